@@ -1,0 +1,1 @@
+"""Asyncio-native transports between the stages of omni-modality serving."""

@@ -1,0 +1,23 @@
+"""The doors a backend author builds, and nothing that runs."""
+
+from __future__ import annotations
+
+from .backend import Backend, DirectBackend, Options
+from .channel import Channel, ChannelHandler, Channels, Dialer, Listener
+from .engine import Engine, RemoteRegion
+from .memory import Block, MemorySource
+
+__all__ = [
+    "Backend",
+    "Block",
+    "Channel",
+    "ChannelHandler",
+    "Channels",
+    "Dialer",
+    "DirectBackend",
+    "Engine",
+    "Listener",
+    "MemorySource",
+    "Options",
+    "RemoteRegion",
+]

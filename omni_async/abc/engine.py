@@ -1,0 +1,85 @@
+"""Engine: lets bytes move between registered memory of two processes.
+
+In: addresses and lengths that were checked by the caller. Out: bytes in the right place, or EngineFault.
+Never: waits for a peer's words, knows keys, frees memory.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ..model import Move, Region, Verb
+
+
+class RemoteRegion(NamedTuple):
+    """A peer's region as this process reaches it."""
+
+    id: int
+    nbytes: int
+    address: int
+    """Where a MAP engine mapped it; 0 for engines that move bytes."""
+    handle: Any
+    """The vendor's own object."""
+
+
+class Engine(abc.ABC):
+    """One engine of one transport; all calls come from its event loop.
+
+    ``verb`` says which of :meth:`map`, :meth:`write` and :meth:`read` it implements.
+    """
+
+    verb: Verb
+    recall: bool = False
+    """An operation in flight can be called back."""
+    revoke: bool = False
+    """Unregistering a region proves that no remote access to it goes on."""
+    device: str = "cpu"
+
+    @abc.abstractmethod
+    def register(self, address: int, nbytes: int, *, fd: int = -1) -> Region:
+        """Make memory reachable by peers. The memory may belong to others (a KV cache).
+
+        Args:
+            address: first byte, in this process.
+            nbytes: length in bytes.
+            fd: descriptor that backs the memory, where the engine passes descriptors.
+        """
+
+    @abc.abstractmethod
+    def unregister(self, region: Region) -> None:
+        """End what :meth:`register` began. Idempotent."""
+
+    @abc.abstractmethod
+    def attach(self, peer: str, region: Region) -> RemoteRegion:
+        """Learn of a peer's region (``region.address`` is the peer's). Owns ``region.fd`` from here on."""
+
+    @abc.abstractmethod
+    def detach(self, remote: RemoteRegion) -> None:
+        """Forget a peer's region; with living views its mapping stays until they are gone."""
+
+    def describe(self) -> bytes:
+        """The engine's own address for the handshake, opaque to everybody else."""
+        return b""
+
+    def meet(self, peer: str, descriptor: bytes) -> None:
+        """A peer's :meth:`describe` has arrived; called once per incarnation."""
+
+    async def write(self, peer: str, moves: Sequence[Move], regions: dict[int, RemoteRegion]) -> None:
+        """Move local bytes into the peer's regions; return when they are placed there.
+
+        Raises:
+            EngineFault: the engine refused or failed; bytes may have landed in part.
+
+        Cancellation: never cancelled by the caller; it awaits the end of what it started.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no WRITE")
+
+    async def read(self, peer: str, moves: Sequence[Move], regions: dict[int, RemoteRegion]) -> None:
+        """Move bytes from the peer's regions here; same contract as :meth:`write`."""
+        raise NotImplementedError(f"{type(self).__name__} has no READ")
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Give back what the engine itself holds. Idempotent."""

@@ -1,0 +1,1 @@
+"""What peers say to each other, and what it means for memory."""

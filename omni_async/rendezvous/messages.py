@@ -1,0 +1,168 @@
+"""The words of the wire, version :data:`WIRE`.
+
+In: structs. Out: MessagePack arrays, tag first.
+Never: interprets a word. Operation ids are chosen by the receiver and unique within its incarnation.
+
+=========  ==============  =================================================================
+word       who says it     meaning
+=========  ==============  =================================================================
+Hello      both, first     who I am, which wire I speak, where my engine is
+Regions    owner           these regions exist now (descriptors travel beside the word)
+Want       receiver        I wait for this key (or: is it there now, ``park`` false)
+Offer      sender          here it is: inline, or where it lies and how long it is
+Pull       receiver        (WRITE) write it here
+Done       engine's side   TRANS_DONE: (WRITE, sender) the bytes have landed;
+                           (MAP, receiver) the payload is consumed, its memory still read
+Fail       sender          TRANS_ERROR: this operation has ended without a payload
+Cancel     receiver        I no longer want this; a Pull is still answered by Done or Fail
+Release    receiver        I will not touch your memory for this operation any more;
+                           ``consumed`` tells whether the payload was delivered
+Credit     reader          so many more chunks of this stream may be sent
+Ping       both            a sign of life
+Bye        both            orderly end; ``held`` are operations whose memory is still read
+=========  ==============  =================================================================
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+WIRE = 1
+"""Version of this wire. A peer with another one is refused in the handshake."""
+
+
+class Message(msgspec.Struct, array_like=True):
+    """Base of all words."""
+
+
+class Hello(Message, tag=1):
+    wire: int
+    incarnation: str
+    """New with every opening of a transport, so a restarted peer is told from a returning one."""
+    role: str
+    namespace: str
+    stage: str
+    rank: int
+    replica: int
+    pid: int
+    backend: str
+    verb: str
+    engine: bytes = b""
+
+
+class RegionWord(msgspec.Struct, array_like=True):
+    id: int
+    address: int
+    nbytes: int
+    descriptor: bytes
+    has_fd: bool
+
+
+class Regions(Message, tag=2):
+    added: list[RegionWord]
+    removed: list[int] = []
+
+
+class Want(Message, tag=3):
+    op: int
+    from_stage: str
+    to_stage: str
+    key: str
+    park: bool = True
+
+
+class PlaceWord(msgspec.Struct, array_like=True):
+    region: int
+    offset: int
+    nbytes: int
+    generation: int
+
+
+class Offer(Message, tag=4):
+    op: int
+    nbytes: int
+    """Payload size as ``Receipt.nbytes`` tells it."""
+    sizes: list[int]
+    """Bytes of each frame; frame 0 is the codec's header."""
+    places: list[PlaceWord]
+    """Where frames lie: first the packed slot, then one for each of ``apart``."""
+    apart: list[int]
+    """Frames that lie in a slot of their own instead of the packed one."""
+    inline: bytes | None = None
+    """All frames, packed, when the payload is small."""
+    fast: bool = False
+    """The payload is one buffer (tensor, bytes, ManagedBuffer): frame 1."""
+    shared: bool = False
+    """Other receivers may read the same memory."""
+
+
+class Pull(Message, tag=5):
+    op: int
+    places: list[PlaceWord]
+    """One per place of the offer, in order."""
+
+
+class Done(Message, tag=6):
+    op: int
+
+
+class FailCode(enum.IntEnum):
+    NOT_FOUND = 1
+    EXPIRED = 2
+    CANCELLED = 3
+    """Cleaned up by the sender."""
+    ENGINE = 4
+    REFUSED = 5
+    """The receiver's own words made no sense (wrong length, unknown region)."""
+    CLOSED = 6
+
+
+class Fail(Message, tag=7):
+    op: int
+    code: FailCode
+    text: str = ""
+
+
+class Cancel(Message, tag=8):
+    op: int
+
+
+class Release(Message, tag=9):
+    op: int
+    consumed: bool
+
+
+class Credit(Message, tag=10):
+    op: int
+    chunks: int
+
+
+class Ping(Message, tag=11):
+    pass
+
+
+class Bye(Message, tag=12):
+    reason: str = ""
+    held: list[int] = []
+
+
+AnyMessage = (
+    Hello | Regions | Want | Offer | Pull | Done | Fail | Cancel | Release | Credit | Ping | Bye
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
+
+encode = _encoder.encode
+encode_into = _encoder.encode_into
+
+
+def decode(data: bytes | bytearray | memoryview) -> AnyMessage:
+    """One word from its bytes.
+
+    Raises:
+        msgspec.DecodeError: these bytes are no word of this wire.
+    """
+    return _decoder.decode(data)
