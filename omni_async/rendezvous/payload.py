@@ -1,0 +1,72 @@
+"""A payload on offer: where its frames lie, and the leases that keep them there.
+
+In: frame sizes, places, leases. Out: the Offer word of one operation.
+Never: looks into the bytes; never frees, it only drops its holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from .messages import Offer, PlaceWord
+
+
+class SlotLease(Protocol):
+    """What the rendezvous needs of a pool's lease."""
+
+    def pin(self) -> None: ...
+    def unpin(self) -> None: ...
+    def drop(self) -> None: ...
+    def quarantine(self) -> None: ...
+
+
+class Payload:
+    """Bytes that a sender keeps for its receivers."""
+
+    __slots__ = ("apart", "fast", "inline", "leases", "nbytes", "places", "sizes")
+
+    def __init__(
+        self,
+        nbytes: int,
+        sizes: list[int],
+        *,
+        places: list[PlaceWord],
+        apart: list[int],
+        leases: Sequence[SlotLease] = (),
+        inline: bytes | None = None,
+        fast: bool = False,
+    ) -> None:
+        self.nbytes = nbytes
+        self.sizes = sizes
+        self.places = places
+        self.apart = apart
+        self.leases = leases
+        self.inline = inline
+        self.fast = fast
+
+    def offer(self, op: int, shared: bool) -> Offer:
+        """The word that tells a receiver of this payload."""
+        return Offer(
+            op, self.nbytes, self.sizes, self.places, self.apart, self.inline, self.fast, shared
+        )
+
+    def pin(self) -> None:
+        """A receiver has claimed it."""
+        for lease in self.leases:
+            lease.pin()
+
+    def unpin(self) -> None:
+        """That claim has ended and its peer touches the memory no more."""
+        for lease in self.leases:
+            lease.unpin()
+
+    def drop(self) -> None:
+        """Nobody is to get it any more; the slots go back once no pin is left."""
+        for lease in self.leases:
+            lease.drop()
+
+    def quarantine(self) -> None:
+        """The peer of a claim cannot be asked any more, and may still touch the memory."""
+        for lease in self.leases:
+            lease.quarantine()

@@ -1,0 +1,265 @@
+"""The sender's half of the conversation, without I/O.
+
+In: words of receivers, payloads, ends of peers and of writes, the time. Out: words to send, writes to begin.
+Never: reaches a clock, a channel, an engine; trusts a receiver's lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ..model import TransferKey
+from .directory import Directory, Entry, EntryState, Ref
+from .messages import (
+    Bye,
+    Cancel,
+    Done,
+    Fail,
+    FailCode,
+    Message,
+    PlaceWord,
+    Pull,
+    Release,
+    Want,
+)
+from .payload import Payload
+
+
+class Write(NamedTuple):
+    """A WRITE the engine is to begin; its end is told by :meth:`Sender.written`."""
+
+    ref: Ref
+    payload: Payload
+    places: list[PlaceWord]
+
+
+class Sender:
+    """One sender endpoint and all its receivers."""
+
+    def __init__(self, ttl: float) -> None:
+        self.directory = Directory()
+        self.outbox: list[tuple[int, Message]] = []
+        """(peer, word), to be sent in order."""
+        self.writes: list[Write] = []
+        self.ignored = 0
+        """Words that came too late or twice, and changed nothing."""
+        self._ttl = ttl
+        self._parked: dict[TransferKey, dict[Ref, None]] = {}
+        self._parked_key: dict[Ref, TransferKey] = {}
+        self._writing: set[Ref] = set()
+        self._abandoned: set[Ref] = set()
+        """Writes whose receiver has cancelled or is gone: they end, and change nothing."""
+        self._ghosts: dict[int, list[Ref]] = {}
+        """Per vanished peer: operations whose memory it may still touch."""
+        self._by_peer: dict[int, set[Ref]] = {}
+
+    @property
+    def parked(self) -> int:
+        return len(self._parked_key)
+
+    def put(
+        self, key: TransferKey, payload: Payload, owner: str, consumers: int, now: float
+    ) -> None:
+        """Offer a payload, first to those who wait for it.
+
+        Raises:
+            KeyClaimed: a receiver has a claim on the payload that was put before.
+        """
+        entry = self.directory.offer(key, payload, owner, consumers, now + self._ttl)
+        if key in self._parked:
+            self._serve(entry)
+
+    def receive(self, peer: int, message: Message) -> None:
+        """A receiver's word. Unknown operations are ignored and counted, whatever they ask."""
+        if isinstance(message, Want):
+            self._want(peer, message)
+        elif isinstance(message, Release):
+            self._release((peer, message.op), message.consumed)
+        elif isinstance(message, Done):
+            self._done((peer, message.op))
+        elif isinstance(message, Pull):
+            self._pull((peer, message.op), message)
+        elif isinstance(message, Cancel):
+            self._cancel((peer, message.op))
+        elif isinstance(message, Bye):
+            self._bye(peer, message)
+        else:
+            self.ignored += 1
+
+    def written(self, ref: Ref, error: str | None) -> None:
+        """The engine has ended a WRITE: nothing more of it can land."""
+        self._writing.discard(ref)
+        if ref in self._abandoned:
+            self._abandoned.discard(ref)
+            if ref in self._by_peer.get(ref[0], ()):  # cancelled, and still there to be told
+                self._say(ref, Done(ref[1]) if error is None else Fail(ref[1], FailCode.ENGINE, error))
+            self._finish(ref)
+        elif error is None:
+            self._say(ref, Done(ref[1]))
+        else:
+            self._say(ref, Fail(ref[1], FailCode.ENGINE, error))
+            self._finish(ref)
+
+    def peer_ended(self, peer: int, *, proven: bool) -> None:
+        """The line to a receiver is gone.
+
+        Args:
+            proven: whether that proves that the receiver touches this memory no more. Where it does
+                not, slots stay quarantined until :meth:`peer_proven`.
+        """
+        refs = self._by_peer.pop(peer, set())
+        for ref in list(refs):
+            if ref in self._parked_key:
+                self._unpark(ref)
+            elif ref in self._writing:
+                self._abandoned.add(ref)
+            elif proven:
+                self._finish(ref)
+            else:
+                entry = self.directory.entry_of(ref)
+                if entry is not None:
+                    entry.payload.quarantine()
+                    self._ghosts.setdefault(peer, []).append(ref)
+                    self._forfeit(ref, entry)
+
+    def peer_proven(self, peer: int) -> None:
+        """Now it is certain that a vanished receiver touches no memory here."""
+        for ref in self._ghosts.pop(peer, []):
+            if self.directory.entry_of(ref) is not None:
+                self._finish(ref)
+
+    def cleanup(self, owner: str) -> int:
+        """Drop what ``owner`` has on offer, and tell those who wait for a key of that name."""
+        entries = self.directory.owned_by(owner)
+        for entry in entries:
+            self.directory.unlist(entry, EntryState.DROPPED)
+        for key in [key for key in self._parked if key.key == owner]:
+            self._refuse_parked(key, FailCode.CANCELLED, "the sender has cleaned up this request")
+        return len(entries)
+
+    def expire(self, now: float) -> int:
+        """Take off what nobody has claimed in time."""
+        return len(self.directory.expire(now))
+
+    def close(self) -> int:
+        """Drop everything that is on offer; returns how many payloads nobody had fetched."""
+        entries = list(self.directory.entries())
+        for entry in entries:
+            self.directory.unlist(entry, EntryState.DROPPED)
+        return len(entries)
+
+    def _want(self, peer: int, want: Want) -> None:
+        ref = (peer, want.op)
+        refs = self._by_peer.setdefault(peer, set())
+        if ref in refs:
+            self.ignored += 1
+            return
+        key = TransferKey(want.from_stage, want.to_stage, want.key)
+        entry = self.directory.get(key)
+        if entry is not None and entry.available:
+            refs.add(ref)
+            self._claim(ref, entry)
+        elif self.directory.has_expired(key):
+            self._say(ref, Fail(want.op, FailCode.EXPIRED))
+        elif not want.park:
+            self._say(ref, Fail(want.op, FailCode.NOT_FOUND))
+        else:
+            refs.add(ref)
+            self._parked.setdefault(key, {})[ref] = None
+            self._parked_key[ref] = key
+
+    def _claim(self, ref: Ref, entry: Entry) -> None:
+        self.directory.claim(ref, entry)
+        self._say(ref, entry.payload.offer(ref[1], entry.consumers > 1))
+
+    def _pull(self, ref: Ref, pull: Pull) -> None:
+        entry = self.directory.entry_of(ref)
+        if entry is None or ref not in entry.claims or ref in self._writing:
+            self.ignored += 1
+            return
+        want, got = [p.nbytes for p in entry.payload.places], [p.nbytes for p in pull.places]
+        if want != got:
+            text = f"the landing slots have {got} bytes, the payload has {want}"
+            self._say(ref, Fail(ref[1], FailCode.REFUSED, text))
+            self._finish(ref)
+            return
+        self._writing.add(ref)
+        self.writes.append(Write(ref, entry.payload, pull.places))
+
+    def _done(self, ref: Ref) -> None:
+        if self.directory.entry_of(ref) is None or ref in self._writing:
+            self.ignored += 1
+        else:
+            self.directory.deliver(ref)
+
+    def _release(self, ref: Ref, consumed: bool) -> None:
+        if self.directory.entry_of(ref) is None:
+            self.ignored += 1
+        elif ref in self._writing:  # only the engine's end frees what it writes from
+            self._abandoned.add(ref)
+        else:
+            if consumed:
+                self.directory.deliver(ref)
+            self._finish(ref)
+
+    def _cancel(self, ref: Ref) -> None:
+        if ref in self._parked_key:
+            self._unpark(ref)
+        elif self.directory.entry_of(ref) is None:
+            self.ignored += 1
+        elif ref in self._writing:
+            self._abandoned.add(ref)
+        else:
+            self._finish(ref)
+
+    def _bye(self, peer: int, bye: Bye) -> None:
+        held = set(bye.held)
+        for ref in list(self._by_peer.get(peer, ())):
+            if ref[1] not in held:
+                self._cancel(ref)
+            elif self.directory.entry_of(ref) is not None:
+                self.directory.deliver(ref)
+
+    def _finish(self, ref: Ref) -> None:
+        self._by_peer.get(ref[0], set()).discard(ref)
+        entry = self.directory.finish(ref)
+        if entry.available and entry.key in self._parked:
+            self._serve(entry)
+
+    def _forfeit(self, ref: Ref, entry: Entry) -> None:
+        """An undelivered payload is on offer again although its last claimant may still read it."""
+        if ref in entry.claims:
+            entry.claims.discard(ref)
+            entry.readers.add(ref)
+            if entry.listed and not entry.claims:
+                entry.state = EntryState.OFFERED
+            if entry.available and entry.key in self._parked:
+                self._serve(entry)
+
+    def _serve(self, entry: Entry) -> None:
+        waiting = self._parked[entry.key]
+        while waiting and entry.available:
+            ref = next(iter(waiting))
+            del waiting[ref]
+            del self._parked_key[ref]
+            self._claim(ref, entry)
+        if not waiting:
+            del self._parked[entry.key]
+
+    def _unpark(self, ref: Ref) -> None:
+        self._by_peer.get(ref[0], set()).discard(ref)
+        key = self._parked_key.pop(ref)
+        waiting = self._parked[key]
+        del waiting[ref]
+        if not waiting:
+            del self._parked[key]
+
+    def _refuse_parked(self, key: TransferKey, code: FailCode, text: str) -> None:
+        waiting: Iterable[Ref] = list(self._parked[key])
+        for ref in waiting:
+            self._unpark(ref)
+            self._say(ref, Fail(ref[1], code, text))
+
+    def _say(self, ref: Ref, message: Message) -> None:
+        self.outbox.append((ref[0], message))
