@@ -1,0 +1,157 @@
+"""Every chore of the project; `nox -l` lists them.
+
+In: a clone and a Python. Out: sessions that install all they need, system libraries included.
+Never: names a machine, an index or a path outside the clone.
+
+PyTorch takes a gigabyte, so the sessions that need it share one environment, `.nox/shared`.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import hashlib
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
+SHARED = ROOT / ".nox" / "shared"
+MINIMAL_PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
+
+# Library that the loader looks for -> Debian package that brings it.
+SYSTEM_LIBRARIES: dict[str, dict[str, str]] = {}
+
+nox.needs_version = ">=2025.5.1"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_missing_interpreters = False
+nox.options.sessions = ["tests", "lint", "layers", "types", "docs"]
+
+# pyenv's shims answer for one version only; its own folders hold the others.
+_pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+os.environ["PATH"] = os.pathsep.join(
+    [os.environ.get("PATH", ""), *(str(path) for path in sorted(_pyenv.glob("3.*/bin")))]
+)
+
+
+def _group(name: str) -> tuple[str, ...]:
+    return nox.project.dependency_groups(PYPROJECT, name)
+
+
+def _system_libraries(session: nox.Session) -> None:
+    """Install what the loader does not find: by apt-get as root, else say how."""
+    wanted = SYSTEM_LIBRARIES.get(session.name, {})
+    missing = sorted({deb for lib, deb in wanted.items() if not ctypes.util.find_library(lib)})
+    if not missing:
+        return
+    install = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        session.error(f"system libraries are missing; run: sudo {shlex.join(install)}")
+    session.run("apt-get", "update", external=True, silent=True)
+    session.run(*install, external=True, env={"DEBIAN_FRONTEND": "noninteractive"})
+
+
+def _shared(session: nox.Session, *groups: str, extras: Sequence[str]) -> str:
+    """The shared environment's Python, with the package in place, extras and groups installed.
+
+    What was installed is remembered by the text of pyproject.toml: a second call costs nothing.
+    """
+    _system_libraries(session)
+    python = str(SHARED / "bin" / "python")
+    if not Path(python).exists():
+        session.run(sys.executable, "-m", "virtualenv", "--quiet", str(SHARED), external=True)
+    text = (ROOT / "pyproject.toml").read_bytes() + repr((groups, sorted(extras))).encode()
+    stamp = SHARED / f"installed-{hashlib.sha256(text).hexdigest()[:16]}"
+    if not stamp.exists():
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pinned = [*_group("torch"), *(package for name in groups for package in _group(name))]
+        session.run(*pip, "--editable", f".[{','.join(extras)}]", *pinned, external=True)
+        stamp.touch()
+    return python
+
+
+def _pytest(session: nox.Session, python: str, *args: str) -> None:
+    """pytest under coverage, children included, then the report with its limit."""
+    for old in ROOT.glob(".coverage*"):
+        old.unlink()
+    session.run(python, "-m", "coverage", "run", "-m", "pytest", *args, external=True)
+    session.run(python, "-m", "coverage", "combine", "--quiet", external=True)
+    session.run(python, "-m", "coverage", "report", external=True)
+
+
+@nox.session(venv_backend="none")
+def demo(session: nox.Session) -> None:
+    """Three processes turn a recording into sound again: `nox -s demo [-- options]`."""
+    python = _shared(session, extras=["demo", "uvloop"])
+    session.run(python, "-m", "omni_async.cli.main", "demo", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none")
+def tests(session: nox.Session) -> None:
+    """The suite with branch coverage; with `-- options` just pytest with these options."""
+    python = _shared(session, "test", extras=["demo", "prometheus", "uvloop"])
+    if session.posargs:
+        session.run(python, "-m", "pytest", *session.posargs, external=True)
+    else:
+        _pytest(session, python)
+
+
+@nox.session(python=MINIMAL_PYTHONS, name="tests-minimal")
+def tests_minimal(session: nox.Session) -> None:
+    """The suite without PyTorch and without extras, on every Python that is there."""
+    session.install("--quiet", "--editable", ".", *_group("test"))
+    session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """ruff: mistakes and format."""
+    session.install("--quiet", *_group("lint"))
+    session.run("ruff", "check", *session.posargs)
+    session.run("ruff", "format", "--check")
+
+
+@nox.session
+def layers(session: nox.Session) -> None:
+    """import-linter: which room may import which."""
+    session.install("--quiet", "--editable", ".", *_group("layers"))
+    session.run("lint-imports", "--no-cache", "--no-logo")
+
+
+@nox.session(venv_backend="none")
+def types(session: nox.Session) -> None:
+    """mypy --strict and pyright."""
+    python = _shared(session, "types", extras=["demo", "prometheus", "uvloop"])
+    session.run(python, "-m", "mypy", external=True)
+    session.run(python, "-m", "pyright", "--pythonpath", python, external=True)
+
+
+@nox.session(venv_backend="none")
+def docs(session: nox.Session) -> None:
+    """Run every example in README and docs, then build the pages; warnings are errors."""
+    python = _shared(session, "docs", extras=["demo", "prometheus", "uvloop"])
+    session.run(python, "-m", "pytest", "README.md", "docs", external=True)
+    build = ["-W", "--keep-going", "-q", "-b", "html", "docs", "docs/_build/html"]
+    session.run(python, "-m", "sphinx", *build, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def bench(session: nox.Session) -> None:
+    """A benchmark by name: `nox -s bench -- shm`."""
+    python = _shared(session, "bench", extras=["demo", "uvloop"])
+    session.run(python, "-m", "bench", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def soak(session: nox.Session) -> None:
+    """What takes long: hundreds of kills, long fuzzing, days of traffic in minutes."""
+    python = _shared(session, "test", extras=["demo", "prometheus", "uvloop"])
+    session.run(
+        python, "-m", "pytest", "-m", "soak", "--timeout=1800", *session.posargs, external=True
+    )
