@@ -1,0 +1,117 @@
+"""``omni-async bench``: what this library does here, in figures.
+
+In: the name of a benchmark and its options. Out: a table or one JSON object, and goals beside what was measured.
+Never: fails because a goal was missed, unless ``--check`` was given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from typing import Any
+
+from .figures import Goal
+from .payload import SIZES, parse_size
+from .peer import PeerUnavailable
+from .workers import WorkerFailed
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``omni-async bench``."""
+    names = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
+
+    shm = names.add_parser("shm", help="one-way times against the peer's shared-memory connector")
+    shm.add_argument(
+        "--sizes",
+        type=_sizes,
+        default=list(SIZES.values()),
+        metavar="SIZE,…",
+        help="payload sizes, such as 4K,1M,186M (default: %(metavar)s of 4K to 186M)",
+    )
+    shm.add_argument("--rounds", type=_positive, default=5, help="alternating rounds (default: 5)")
+    shm.add_argument("--scale", type=float, default=1.0, help="factor on the iterations of a round")
+    shm.add_argument("--peer", metavar="PATH", help="the peer's wheel, or the folder it is in")
+    shm.add_argument("--floor", action="store_true", help="measure a bare arena as well")
+
+    ticker = names.add_parser("ticker", help="event-loop gaps while large payloads move both ways")
+    ticker.add_argument("--size", type=parse_size, default=SIZES["186M"], help="(default: 186M)")
+    ticker.add_argument("--seconds", type=float, default=3.0, help="of a phase (default: 3)")
+    ticker.add_argument(
+        "--rounds", type=_positive, default=4, help="alternating rounds (default: 4)"
+    )
+
+    parked = names.add_parser("parked", help="cost and wake-up time of gets that wait")
+    parked.add_argument(
+        "--count", type=_positive, default=10_000, help="waiting gets (default: 10000)"
+    )
+    parked.add_argument("--seconds", type=float, default=10.0, help="of idling (default: 10)")
+
+    for name in (shm, ticker, parked):
+        name.add_argument("--json", action="store_true", help="one JSON object on stdout")
+        name.add_argument("--check", action="store_true", help="exit with 1 when a goal was missed")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the benchmark that ``arguments`` names; the exit code."""
+    if importlib.util.find_spec("torch") is None:
+        print("the benchmarks move tensors: pip install 'omni-async[torch]'", file=sys.stderr)
+        return 2
+    uvloop = importlib.util.find_spec("uvloop") is not None
+    try:
+        result, words = _measure(arguments, uvloop)
+    except (PeerUnavailable, WorkerFailed) as error:
+        print(f"bench {arguments.benchmark}: {error}", file=sys.stderr)
+        return 1
+    goals = [Goal(**{name: goal[name] for name in Goal._fields}) for goal in result["goals"]]
+    if arguments.json:
+        print(json.dumps(result))
+    else:
+        print(words)
+        print("\n".join(["", *map(str, goals)]))
+    return int(arguments.check and not all(goal.met for goal in goals))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """``python -m omni_async.cli.bench``."""
+    parser = argparse.ArgumentParser(prog="omni-async bench", description=__doc__.splitlines()[0])
+    add_arguments(parser)
+    return run(parser.parse_args(argv))
+
+
+def _measure(arguments: argparse.Namespace, uvloop: bool) -> tuple[dict[str, Any], str]:
+    from . import compare, parked, ticker
+
+    result: dict[str, Any]
+    if arguments.benchmark == "shm":
+        result = compare.run(
+            arguments.sizes,
+            rounds=arguments.rounds,
+            scale=arguments.scale,
+            peer=arguments.peer,
+            floor=arguments.floor,
+            uvloop=uvloop,
+        )
+        return result, f"{compare.first_line(result)}\n\n{compare.report(result)}"
+    if arguments.benchmark == "ticker":
+        result = ticker.run(
+            nbytes=arguments.size,
+            seconds=arguments.seconds,
+            rounds=arguments.rounds,
+            loops=("asyncio", "uvloop") if uvloop else ("asyncio",),
+        )
+        return result, f"{ticker.first_line(result)}\n\n{ticker.report(result)}"
+    result = parked.run(count=arguments.count, seconds=arguments.seconds)
+    return result, f"{parked.first_line(result)}\n\n{parked.report(result)}"
+
+
+def _sizes(text: str) -> list[int]:
+    return list(dict.fromkeys(parse_size(part) for part in text.split(",")))
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number

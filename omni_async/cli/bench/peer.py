@@ -1,0 +1,140 @@
+"""vLLM-Omni's SharedMemoryConnector, unmodified, without the engine around it.
+
+In: the published wheel, or a folder it was unpacked to. Out: the connector class.
+Never: changes a file of the wheel; every module that gets loaded is compared with the wheel's own hashes.
+
+The connector is part of a package whose ``__init__`` files import the whole engine. They are left out, and
+the few names that the connector's modules import from elsewhere are stood in for (:data:`STAND_INS`).
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import importlib
+import importlib.util
+import io
+import sys
+import types
+import zipfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+VERSION = "0.30.0"
+CONNECTOR = "vllm_omni.distributed.omni_connectors.connectors.shm_connector"
+
+PACKAGES = (
+    "vllm_omni",
+    "vllm_omni.config",
+    "vllm_omni.distributed",
+    "vllm_omni.distributed.omni_connectors",
+    "vllm_omni.distributed.omni_connectors.connectors",
+    "vllm_omni.distributed.omni_connectors.utils",
+    "vllm_omni.entrypoints",
+)
+"""Packages whose ``__init__`` is left out."""
+
+STAND_INS: dict[str, dict[str, Any]] = {
+    "vllm": {},
+    "vllm.outputs": {name: type(name, (), {}) for name in ("CompletionOutput", "RequestOutput")},
+    "vllm_omni.platforms": {"current_omni_platform": None},
+}
+OPTIONAL_STAND_INS: dict[str, dict[str, Any]] = {
+    # reads YAML for the engine; the connector never calls it
+    "omegaconf": {name: type(name, (), {}) for name in ("DictConfig", "OmegaConf")},
+}
+"""Used where the real module is not installed."""
+
+
+class PeerUnavailable(RuntimeError):
+    """No usable wheel at the given place; the text says what was looked for."""
+
+
+class Peer(NamedTuple):
+    """A wheel, by where its ``vllm_omni`` package lies."""
+
+    root: str
+    """Folder of the package, possibly inside the wheel file."""
+    version: str
+    hashes: dict[str, str]
+    """Of each file in the wheel, by its path there."""
+
+    @property
+    def title(self) -> str:
+        names = ", ".join(sorted({*STAND_INS, *OPTIONAL_STAND_INS} - {"vllm"}))
+        return (
+            f"SharedMemoryConnector of vllm-omni {self.version}, its modules unmodified "
+            f"(package __init__ files left out; stand-ins for: {names})"
+        )
+
+
+def find(place: str) -> Peer:
+    """The wheel at ``place``: a ``.whl`` file, or a folder that holds one or holds it unpacked.
+
+    Raises:
+        PeerUnavailable: there is none, or it is of another version.
+    """
+    path = Path(place)
+    if path.is_dir() and not (path / "vllm_omni").is_dir():
+        wheels = sorted(path.glob(f"vllm_omni-{VERSION}-*.whl"))
+        if not wheels:
+            raise PeerUnavailable(f"{place} holds neither vllm_omni/ nor vllm_omni-{VERSION}-*.whl")
+        path = wheels[0]
+    record = f"vllm_omni-{VERSION}.dist-info/RECORD"
+    try:
+        if path.is_dir():
+            text = (path / record).read_text()
+        else:
+            with zipfile.ZipFile(path) as wheel:
+                text = wheel.read(record).decode()
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise PeerUnavailable(f"{path} is no vllm-omni {VERSION}: {error}") from error
+    hashes = {row[0]: row[1] for row in csv.reader(io.StringIO(text)) if len(row) > 1}
+    return Peer(str(path / "vllm_omni"), VERSION, hashes)
+
+
+def connector(peer: Peer) -> Any:
+    """The connector class, imported into this process.
+
+    Raises:
+        PeerUnavailable: a module of it differs from the published wheel or cannot be imported.
+    """
+    for name in PACKAGES:
+        package = types.ModuleType(name)
+        package.__path__ = [str(Path(peer.root, *name.split(".")[1:]))]
+        sys.modules[name] = package
+    for name, contents in OPTIONAL_STAND_INS.items():
+        if name not in sys.modules and importlib.util.find_spec(name) is None:
+            _stand_in(name, contents)
+    for name, contents in STAND_INS.items():
+        _stand_in(name, contents)
+    try:
+        module = importlib.import_module(CONNECTOR)
+        # the connector imports it at its first put; loaded here so that its hash is checked too
+        importlib.import_module("vllm_omni.distributed.omni_connectors.utils.serialization")
+    except ImportError as error:
+        raise PeerUnavailable(f"{CONNECTOR} of vllm-omni {peer.version}: {error}") from error
+    _verify(peer)
+    return module.SharedMemoryConnector
+
+
+def _stand_in(name: str, contents: dict[str, Any]) -> None:
+    module = types.ModuleType(name)
+    module.__dict__.update(contents)
+    module.__path__ = []  # a package, so that modules below it can be stood in for too
+    sys.modules[name] = module
+
+
+def _verify(peer: Peer) -> None:
+    for name in sorted(name for name in sys.modules if name.startswith("vllm_omni.")):
+        spec = sys.modules[name].__spec__
+        if spec is None:  # a package or a stand-in made here
+            continue
+        file = str(spec.origin)
+        inside = "vllm_omni/" + Path(file).relative_to(peer.root).as_posix()
+        loader: Any = spec.loader  # a file's or a wheel's; both have get_data
+        digest = hashlib.sha256(loader.get_data(file)).digest()
+        found = "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        if peer.hashes.get(inside) != found:
+            raise PeerUnavailable(f"{file} is not the file of the published wheel")

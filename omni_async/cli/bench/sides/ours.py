@@ -1,0 +1,105 @@
+"""This library as a contender: the producer puts, the consumer's waiting get returns.
+
+In: batches asked for on the control line. Out: when each call began and each value was usable.
+Never: polls, holds a delivery across iterations.
+
+Modes: ``copy`` puts a tensor that lies in ordinary memory; ``place`` builds the whole value in
+``allocate()``d memory; ``empty`` builds the dictionary's tensor by ``empty()``. Building is not timed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import socket
+from time import perf_counter_ns as now
+from typing import Any
+
+import omni_async
+
+from ..line import Line
+from ..payload import WIDTH, check, hidden_states, stamp, touch, value
+
+
+async def work(line: Line, friends: list[socket.socket], job: dict[str, Any]) -> None:
+    """Serve batches until the line closes."""
+    import torch
+
+    torch.set_num_threads(1)
+    role = job["role"]
+    friend = friends[0]
+    friend.setblocking(False)
+    async with omni_async.open_transport(
+        {"name": "SharedMemoryConnector", "extra": job.get("extra", {})},
+        role="sender" if role == "producer" else "receiver",
+        stage="0" if role == "producer" else "1",
+        namespace=job["namespace"],
+    ) as transport:
+        await line.send_async({"ready": True})
+        while True:
+            batch = await line.receive_async()
+            serve = produce if role == "producer" else consume
+            await line.send_async(await serve(transport, friend, batch))
+
+
+async def produce(transport: Any, friend: socket.socket, batch: dict[str, Any]) -> dict[str, Any]:
+    loop = asyncio.get_running_loop()
+    source = hidden_states(batch["nbytes"])
+    begun, put = [], []
+    for index in range(batch["warmup"] + batch["count"]):
+        stamp(source, index)
+        payload = await build(transport, source, batch["mode"])
+        start = now()
+        await transport.put("0", "1", f"{batch['name']}-{index}", payload)
+        end = now()
+        del payload
+        begun.append(start)
+        put.append(end - start)
+        await loop.sock_recv(friend, 1)  # the consumer is done
+    return {"begun": begun, "put": put, "memcpy": memcpy_times(source, batch["memcpy"])}
+
+
+async def build(transport: Any, source: Any, mode: str) -> Any:
+    """What will be put; a producer's own computation would write there instead of ``copy_``."""
+    if mode == "place":
+        buffer = await transport.allocate(source.nbytes)
+        buffer.as_tensor(source.dtype, tuple(source.shape)).copy_(source)
+        return buffer
+    if mode == "empty":
+        hidden = await transport.empty((source.shape[0], WIDTH), source.dtype)
+        return value(hidden.copy_(source))
+    return value(source)
+
+
+async def consume(transport: Any, friend: socket.socket, batch: dict[str, Any]) -> dict[str, Any]:
+    loop = asyncio.get_running_loop()
+    reference = hidden_states(batch["nbytes"])
+    total = batch["warmup"] + batch["count"]
+    usable, touched = [], []
+    for index in range(total):
+        delivery = await transport.get("0", "1", f"{batch['name']}-{index}", timeout=120)
+        received = delivery.value
+        end = now()
+        touch(received)
+        usable.append(end)
+        touched.append(now() - end)
+        check(received, reference, index, whole=index in (0, total - 1))
+        del received
+        delivery.release()
+        del delivery
+        await loop.sock_sendall(friend, b"k")
+    return {"usable": usable, "touch": touched}
+
+
+def memcpy_times(source: Any, count: int) -> list[int]:
+    """Nanoseconds of plain copies of the same bytes into memory that was written before."""
+    import torch
+
+    target = torch.empty_like(source)
+    times = []
+    for index in range(count + 1 if count else 0):
+        start = now()
+        ctypes.memmove(target.data_ptr(), source.data_ptr(), source.nbytes)
+        if index:  # the first one meets fresh pages
+            times.append(now() - start)
+    return times
