@@ -7,7 +7,7 @@ Never: imports anything but the standard library.
 
     OmniAsyncError                      .retryable
     ├── UsageError (ValueError)         wrong role, edge, loop or argument
-    ├── ConfigError (ValueError)        a deploy file or an option is wrong      .path
+    ├── ConfigError (ValueError)        a deploy file or an option is wrong      .path .mistakes
     ├── BackendUnavailable (ImportError) a package or a device is missing        .backend .remedy
     ├── ClosedError                     the transport is closed
     ├── TransferError                   .key .edge .backend .peer
@@ -90,11 +90,17 @@ class UsageError(OmniAsyncError, ValueError):
 
 
 class ConfigError(OmniAsyncError, ValueError):
-    """A deploy file or a connector option is wrong. ``path`` is where in the file."""
+    """A deploy file or a connector option is wrong. ``path`` is where in the file.
 
-    def __init__(self, message: str = "", *, path: str | None = None) -> None:
+    A file with several mistakes is refused once: ``mistakes`` has each with path, text and line.
+    """
+
+    def __init__(
+        self, message: str = "", *, path: str | None = None, mistakes: tuple[Any, ...] = ()
+    ) -> None:
         super().__init__(message)
         self.path = path
+        self.mistakes = mistakes
 
 
 class BackendUnavailable(OmniAsyncError, ImportError):

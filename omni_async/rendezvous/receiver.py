@@ -185,7 +185,7 @@ class Receiver:
             self.outbox.append(Cancel(op))
             return True
         else:
-            return False
+            return operation.phase is Phase.CANCELLED
         del self._ops[op]
         return False
 

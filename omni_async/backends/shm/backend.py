@@ -1,0 +1,44 @@
+"""What shared memory offers to the hall.
+
+In: options. Out: a MAP engine, memfd segments, Unix sockets.
+Never: makes a name in a file system, unless ``socket_dir`` asks for one.
+"""
+
+from __future__ import annotations
+
+from ...abc import Channels, DirectBackend, Engine, MemorySource, Options
+from ...errors import BackendUnavailable
+from ...model import Capabilities, Role, Verb
+from ...pool.memory import MemfdMemory
+from ...rendezvous.unix_channel import UnixChannels
+from .config import SharedMemoryOptions
+from .engine import MapEngine
+
+
+class SharedMemoryBackend(DirectBackend):
+    """``shm``: processes of one user on one host."""
+
+    name = "SharedMemoryConnector"
+    alias = "shm"
+    options = SharedMemoryOptions
+
+    def capabilities(self, options: Options) -> Capabilities:
+        return Capabilities(backend=self.name, verb=Verb.MAP)
+
+    def engine(self, options: Options, role: Role) -> Engine:
+        import os
+
+        if not hasattr(os, "memfd_create"):
+            raise BackendUnavailable(
+                "shared memory needs Linux with memfd_create (kernel 3.17)",
+                backend=self.name,
+                remedy="run on Linux",
+            )
+        return MapEngine()
+
+    def memory(self, options: Options, role: Role) -> MemorySource:
+        return MemfdMemory()
+
+    def channels(self, options: Options) -> Channels:
+        assert isinstance(options, SharedMemoryOptions)
+        return UnixChannels(options.socket_dir, peer_timeout=options.peer_timeout)

@@ -1,0 +1,372 @@
+"""Transport: what a user holds. Checks every argument before anything moves.
+
+In: the caller's arguments. Out: receipts, deliveries, typed errors.
+Never: moves a byte itself; a subclass does, for stores or for engines.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .._aio.loop import LoopBound
+from ..errors import ClosedError, KeyNotFound, OmniAsyncError, TransferTimeout, UsageError
+from ..model import (
+    KEY_LIMIT,
+    Capabilities,
+    EdgeName,
+    Endpoint,
+    Health,
+    Receipt,
+    Role,
+    TransferKey,
+)
+from ..observe.counters import Counters
+from .delivery import Delivery
+from .edge import Edge
+from .limits import DEFAULT, Timeout, offer_limit, put_limit
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..pool.buffer import ManagedBuffer
+
+
+class Transport(abc.ABC):
+    """One endpoint of a pipeline: the sending or the receiving side of one stage.
+
+    Made by :func:`omni_async.open_transport`. It belongs to the event loop that opened it.
+    """
+
+    def __init__(self, endpoint: Endpoint, role: Role, capabilities: Capabilities, linger: float):
+        self.endpoint = endpoint
+        self.role: Role = role
+        self.capabilities = capabilities
+        self.counters = Counters()
+        self._linger = linger
+        self._bound = LoopBound(f"transport {endpoint}")
+        self._closing: asyncio.Future[None] | None = None
+
+    # --- data -------------------------------------------------------------------------------------
+
+    async def put(
+        self,
+        from_stage: str | int,
+        to_stage: str | int,
+        key: str,
+        value: Any,
+        *,
+        request_id: str | None = None,
+        consumers: int = 1,
+        timeout: Timeout = DEFAULT,
+    ) -> Receipt:
+        """Offer a payload; returns when it is safe to be fetched.
+
+        The caller may change or free ``value`` afterwards, except leaves that live in the pool
+        (:meth:`empty`, :meth:`allocate`): these are sent in place.
+
+        Args:
+            from_stage, to_stage: the edge; ``from_stage`` is this transport's own stage.
+            key: 1 to 1,024 bytes of UTF-8. Put again, it replaces a payload nobody has claimed.
+            value: see "what can be sent"; anything else is an :class:`EncodeError`.
+            request_id: owner for :meth:`cleanup`; the key by default.
+            consumers: how many deliveries it is for.
+            timeout: seconds to wait for space in the pool; 30 by default.
+
+        Raises:
+            UsageError: wrong role, edge, key, loop or argument.
+            EncodeError: the value cannot be sent; names the path inside it.
+            KeyExists: a receiver has claimed the payload that was put under this key before.
+            PayloadTooLarge: it can never fit.
+            PoolExhausted: no space before the time limit.
+            TransferCancelled: ``cleanup`` or closing while it waited for space.
+            ClosedError: the transport is closed.
+
+        Cancellation: safe; a cancelled put has offered nothing.
+        """
+        where = self._enter("sender", from_stage, to_stage, key)
+        if request_id is not None and (not isinstance(request_id, str) or not request_id):
+            raise UsageError(f"request_id must be a non-empty str, not {request_id!r}")
+        if consumers != 1 and (not isinstance(consumers, int) or consumers < 1 or consumers is True):
+            raise UsageError(f"consumers must be an int of at least 1, not {consumers!r}")
+        limit = put_limit(timeout)
+        try:
+            receipt = await self._put(where, value, request_id or key, consumers, limit)
+        except OmniAsyncError as error:
+            self._count(error)
+            raise
+        self.counters.puts += 1
+        self.counters.bytes_transferred += receipt.nbytes
+        return receipt
+
+    async def get(
+        self,
+        from_stage: str | int,
+        to_stage: str | int,
+        key: str,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        timeout: Timeout = DEFAULT,
+        raw: bool = False,
+        copy: bool | None = None,
+        device: Any = None,
+    ) -> Delivery:
+        """Wait for a payload and take it.
+
+        Args:
+            from_stage, to_stage: the edge; ``to_stage`` is this transport's own stage.
+            key: what it was put under.
+            metadata: ``Receipt.metadata``, whole or only the address; absent, the configured sender.
+            timeout: by default 30 s to be offered the payload plus, once its size is known, 30 s and
+                5 s per full 100 MiB to move it. ``None``: no limit. ``0``: ask once.
+            raw: deliver the bytes as a :class:`ManagedBuffer` instead of the decoded value.
+            copy: independent memory instead of views of pool memory. By default only where other
+                receivers read the same payload.
+            device: a torch device for the tensors; the CPU by default.
+
+        Raises:
+            UsageError: wrong role, edge, key, loop or argument.
+            KeyNotFound: ``timeout=0`` and it is not there now, or it has expired.
+            TransferTimeout: the time limit passed; names edge, key, peer and phase.
+            PeerLost: the sender went away after it had offered the payload.
+            TransferCancelled: ``cleanup`` here or at the sender, or closing.
+            EngineFault: the engine failed; the payload is still on offer.
+            DecodeError: the bytes are no payload of this library, or of a type not registered here.
+            ClosedError: the transport is closed.
+
+        Cancellation: safe; a payload whose get did not return stays on offer.
+        """
+        where = self._enter("receiver", from_stage, to_stage, key)
+        if metadata is not None and not isinstance(metadata, Mapping):
+            raise UsageError(f"metadata must be a mapping or None, not {metadata!r}")
+        limit = offer_limit(timeout)
+        try:
+            delivery = await self._get(where, metadata, timeout, limit, raw, copy, device)
+        except OmniAsyncError as error:
+            self._count(error)
+            raise
+        self.counters.gets += 1
+        self.counters.bytes_transferred += delivery.nbytes
+        return delivery
+
+    async def put_many(
+        self, from_stage: str | int, to_stage: str | int, values: Mapping[str, Any], **options: Any
+    ) -> dict[str, Receipt | BaseException]:
+        """Put a batch, with fewer messages than one by one.
+
+        Returns the outcome of each key: its :class:`Receipt`, or the error :meth:`put` would raise.
+
+        Cancellation: safe; keys not yet put are not put.
+        """
+        outcomes: dict[str, Receipt | BaseException] = {}
+        for key, value in values.items():
+            try:
+                outcomes[key] = await self.put(from_stage, to_stage, key, value, **options)
+            except OmniAsyncError as error:
+                outcomes[key] = error
+        return outcomes
+
+    async def get_many(
+        self, from_stage: str | int, to_stage: str | int, keys: Iterable[str], **options: Any
+    ) -> dict[str, Delivery | BaseException]:
+        """Get a batch, with fewer messages than one by one.
+
+        Returns the outcome of each key: its :class:`Delivery`, or the error :meth:`get` would raise.
+
+        Cancellation: safe; what was not delivered stays on offer.
+        """
+        distinct = list(dict.fromkeys(keys))
+        calls = [self.get(from_stage, to_stage, key, **options) for key in distinct]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, OmniAsyncError):
+                raise outcome
+        return dict(zip(distinct, outcomes, strict=True))
+
+    @abc.abstractmethod
+    async def allocate(self, nbytes: int, *, timeout: Timeout = DEFAULT) -> ManagedBuffer:
+        """Memory of the pool, to be filled and then put as a whole value without a copy.
+
+        Raises:
+            UsageError: not a sender, or a size that is no int of at least 0.
+            PayloadTooLarge, PoolExhausted: as for :meth:`put`.
+
+        Cancellation: safe.
+        """
+
+    async def empty(
+        self, shape: Iterable[int] | int, dtype: Any = None, *, timeout: Timeout = DEFAULT
+    ) -> torch.Tensor:
+        """A tensor in the pool; as a leaf of a put it is sent in place, without a copy.
+
+        Args:
+            shape: its sizes.
+            dtype: a ``torch.dtype``; torch's default dtype when absent.
+
+        Raises:
+            UsageError: not a sender, or a shape or dtype that makes no sense.
+            PayloadTooLarge, PoolExhausted: as for :meth:`put`.
+
+        Cancellation: safe.
+        """
+        import torch
+
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        kind = torch.get_default_dtype() if dtype is None else dtype
+        if not isinstance(kind, torch.dtype):
+            raise UsageError(f"dtype must be a torch.dtype, not {dtype!r}")
+        nbytes = kind.itemsize
+        for size in sizes:
+            if not isinstance(size, int) or size < 0:
+                raise UsageError(f"a shape has ints of at least 0, not {shape!r}")
+            nbytes *= size
+        buffer = await self.allocate(nbytes, timeout=timeout)
+        tensor = buffer.as_tensor(kind, sizes)
+        buffer.release()
+        return tensor
+
+    # --- the rest ---------------------------------------------------------------------------------
+
+    def edge(self, from_stage: str | int, to_stage: str | int) -> Edge:
+        """The same calls without repeating the stages."""
+        return Edge(self, EdgeName(_stage(from_stage), _stage(to_stage)))
+
+    @abc.abstractmethod
+    async def cleanup(self, request_id: str) -> int:
+        """Drop what ``request_id`` still holds here and wake its waiters with ``TransferCancelled``.
+
+        Memory that an operation in flight is using is freed by that operation's end. Returns how many
+        payloads and waiters there were.
+
+        Cancellation: safe.
+        """
+
+    @abc.abstractmethod
+    def update_sender_info(self, host: str, port: int, rank: int | None = None) -> None:
+        """Where gets without metadata go from now on (for the sender of ``rank``)."""
+
+    @abc.abstractmethod
+    async def drain(self, timeout: float | None = None) -> int:
+        """Wait until everything that was put is fetched, at most ``timeout`` seconds.
+
+        Returns how many payloads nobody has fetched yet.
+
+        Cancellation: safe.
+        """
+
+    @abc.abstractmethod
+    def health(self) -> Health:
+        """A snapshot of counters and gauges; works after closing too."""
+
+    async def aclose(self) -> None:
+        """Close without waiting for unclaimed payloads. Idempotent; returns when all is closed.
+
+        Cancellation: ends; closing goes on to its end, then the cancellation is raised.
+        """
+        await self._close(linger=0.0)
+
+    @abc.abstractmethod
+    def abort(self) -> None:
+        """Close now, synchronously: nothing is waited for. Idempotent."""
+
+    @property
+    def closed(self) -> bool:
+        return self._closing is not None
+
+    async def __aenter__(self) -> Transport:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self._close(linger=self._linger if kind is None else 0.0)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open"
+        return f"<{self.capabilities.backend} {self.role} {self.endpoint}, {state}>"
+
+    # --- for subclasses ---------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    async def _put(
+        self, where: TransferKey, value: Any, owner: str, consumers: int, limit: float | None
+    ) -> Receipt: ...
+
+    @abc.abstractmethod
+    async def _get(
+        self,
+        where: TransferKey,
+        metadata: Mapping[str, Any] | None,
+        timeout: Timeout,
+        limit: float | None,
+        raw: bool,
+        copy: bool | None,
+        device: Any,
+    ) -> Delivery: ...
+
+    @abc.abstractmethod
+    async def _close(self, linger: float) -> None: ...
+
+    def _check(self, role: Role | None = None) -> None:
+        """Refuse the wrong loop, thread or process, a closed transport, the wrong role."""
+        self._bound.check()
+        if self._closing is not None:
+            raise ClosedError(f"transport {self.endpoint} is closed")
+        if role is not None and role != self.role:
+            does = "puts" if role == "sender" else "gets"
+            raise UsageError(
+                f"transport {self.endpoint} was opened with role={self.role!r} and cannot do this: "
+                f"only a {role} {does}; open another transport with role={role!r}"
+            )
+
+    def _enter(
+        self, role: Role, from_stage: str | int, to_stage: str | int, key: str
+    ) -> TransferKey:
+        self._check(role)
+        where = TransferKey(_stage(from_stage), _stage(to_stage), checked_key(key))
+        own = where.from_stage if role == "sender" else where.to_stage
+        if own != self.endpoint.stage:
+            side = "from_stage" if role == "sender" else "to_stage"
+            raise UsageError(
+                f"edge {where.edge}: {side} must be {self.endpoint.stage!r}, "
+                f"the stage this {role} was opened for"
+            )
+        return where
+
+    def _count(self, error: OmniAsyncError) -> None:
+        if isinstance(error, TransferTimeout):
+            self.counters.timeouts += 1
+        elif not isinstance(error, KeyNotFound):  # a miss is an answer
+            self.counters.errors += 1
+
+
+def _stage(stage: str | int) -> str:
+    if isinstance(stage, str) and stage:
+        return stage
+    if isinstance(stage, int) and not isinstance(stage, bool):
+        return str(stage)
+    raise UsageError(f"a stage id is a non-empty str or an int, not {stage!r}")
+
+
+def checked_key(key: object) -> str:
+    """The key, if it is one.
+
+    Raises:
+        UsageError: not a str, empty, longer than 1,024 bytes of UTF-8, or not encodable.
+    """
+    if not isinstance(key, str):
+        raise UsageError(f"a key is a str, not {type(key).__name__} {key!r}")
+    if not key:
+        raise UsageError("a key must not be empty")
+    if key.isascii():
+        nbytes = len(key)
+    else:
+        try:
+            nbytes = len(key.encode())
+        except UnicodeEncodeError as error:
+            raise UsageError(f"the key {key!r} is not valid Unicode: {error}") from None
+    if nbytes > KEY_LIMIT:
+        raise UsageError(
+            f"a key has at most {KEY_LIMIT} bytes of UTF-8, this one has {nbytes}: {key[:60]!r}..."
+        )
+    return key

@@ -1,0 +1,256 @@
+"""A transport over an engine between two processes.
+
+In: a backend and its validated options. Out: a wired Transport.
+Never: leaves a part open when opening another one failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import structlog
+
+from .._aio.executor import OwnedExecutor
+from ..abc import Block, DirectBackend, Options
+from ..errors import ClosedError, TransferCancelled, UsageError
+from ..model import Endpoint, Health, Receipt, Region, Role, TransferKey
+from ..pool import DropQueue, Hold, ManagedBuffer, Pool, checked_limit
+from ..rendezvous.messages import WIRE, Hello
+from .base import Transport
+from .delivery import Delivery
+from .limits import DEFAULT, Timeout, put_limit
+from .receiving import Receiving
+from .sending import Sending
+from .wiring import Wiring
+
+_log = structlog.get_logger("omni_async.transport")
+
+SETTLE_SECONDS = 5.0
+"""How long closing waits for engine operations that cannot be recalled."""
+
+
+class DirectTransport(Transport):
+    """codec → pool → rendezvous → engine, and back by return value."""
+
+    def __init__(
+        self, backend: DirectBackend, options: Options, endpoint: Endpoint, role: Role, linger: float
+    ) -> None:
+        super().__init__(endpoint, role, backend.capabilities(options), linger)
+        self._wiring = wiring = self._wire(backend, options)
+        self._sending = Sending(wiring) if role == "sender" else None
+        self._receiving = Receiving(wiring) if role == "receiver" else None
+
+    def _wire(self, backend: DirectBackend, options: Options) -> Wiring:
+        loop = asyncio.get_running_loop()
+        engine = backend.engine(options, self.role)
+
+        def register(block: Block) -> Region:
+            return engine.register(block.address, block.nbytes, fd=block.fd)
+
+        limit = checked_limit(options.memory_pool_size)
+        pool = Pool(
+            limit=limit,
+            segment_nbytes=limit,  # one segment: its pages come only when they are touched
+            source=backend.memory(options, self.role),
+            register=register,
+            unregister=engine.unregister,
+        )
+        name, stage, rank, replica = self.endpoint
+        hello = Hello(
+            WIRE,
+            uuid.uuid4().hex,
+            self.role,
+            name,
+            stage,
+            rank,
+            replica,
+            os.getpid(),
+            backend.name,
+            engine.verb.value,
+            engine.describe(),
+        )
+        return Wiring(
+            loop=loop,
+            backend=backend.name,
+            endpoint=self.endpoint,
+            role=self.role,
+            options=options,
+            hello=hello,
+            channels=backend.channels(options),
+            engine=engine,
+            pool=pool,
+            drops=DropQueue(loop, _let_go),
+            executor=OwnedExecutor(f"omni-async-{stage}"),
+            counters=self.counters,
+        )
+
+    async def open(self) -> None:
+        """Bind what has to be bound.
+
+        Cancellation: safe.
+        """
+        if self._sending is not None:
+            try:
+                await self._sending.open()
+            except BaseException:
+                self._release_parts()
+                raise
+
+    # --- data -------------------------------------------------------------------------------------
+
+    async def _put(
+        self, where: TransferKey, value: Any, owner: str, consumers: int, limit: float | None
+    ) -> Receipt:
+        assert self._sending is not None
+        return await self._sending.put(where, value, owner, consumers, limit)
+
+    async def _get(
+        self,
+        where: TransferKey,
+        metadata: Mapping[str, Any] | None,
+        timeout: Timeout,
+        limit: float | None,
+        raw: bool,
+        copy: bool | None,
+        device: Any,
+    ) -> Delivery:
+        assert self._receiving is not None
+        return await self._receiving.get(where, metadata, timeout, limit, raw, copy, device)
+
+    async def allocate(self, nbytes: int, *, timeout: Timeout = DEFAULT) -> ManagedBuffer:
+        self._check("sender")
+        if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
+            raise UsageError(f"nbytes must be an int of at least 0, not {nbytes!r}")
+        if not nbytes:
+            return ManagedBuffer(np.empty(0, np.uint8))
+        wiring, limit = self._wiring, put_limit(timeout)
+        deadline = None if limit is None else wiring.loop.time() + limit
+        lease = await wiring.pool.lease(nbytes, deadline=deadline)
+        return ManagedBuffer(
+            np.asarray(Hold(lease.address, nbytes, lease.drop, wiring.drops, lease.keep))
+        )
+
+    # --- the rest ---------------------------------------------------------------------------------
+
+    def update_sender_info(self, host: str, port: int, rank: int | None = None) -> None:
+        self._check("receiver")
+        if not isinstance(host, str) or not host or isinstance(port, bool) or not isinstance(port, int):
+            raise UsageError(f"a sender has a host (str) and a port (int), not {host!r}, {port!r}")
+        assert self._receiving is not None
+        self._receiving.update_sender(host, port, rank)
+
+    async def cleanup(self, request_id: str) -> int:
+        self._check()
+        error = TransferCancelled(f"{request_id!r} was ended by cleanup", key=request_id)
+        count = self._wiring.pool.cancel_waiters(request_id, error)
+        if self._sending is not None:
+            count += self._sending.cleanup(request_id)
+        if self._receiving is not None:
+            count += self._receiving.cleanup(request_id)
+        return count
+
+    async def drain(self, timeout: float | None = None) -> int:
+        self._check()
+        if self._sending is None:
+            return 0
+        limit = put_limit(timeout)
+        deadline = None if limit is None else self._wiring.loop.time() + limit
+        return await self._sending.drain(deadline)
+
+    def health(self) -> Health:
+        counters, wiring = self.counters, self._wiring
+        sending, receiving = self._sending, self._receiving
+        if sending is not None:
+            parked, in_flight = sending.core.parked, sending.core.directory.claimed
+            host: str | None = sending.address
+        else:
+            assert receiving is not None
+            parked, in_flight, host = receiving.parked, receiving.in_flight, None
+        return Health(
+            status="closed" if self.closed else "healthy",
+            backend=wiring.backend,
+            host=host,
+            pool_device=wiring.engine.device,
+            pool_size=wiring.pool.limit,
+            puts=counters.puts,
+            gets=counters.gets,
+            bytes_transferred=counters.bytes_transferred,
+            errors=counters.errors,
+            timeouts=counters.timeouts,
+            in_flight=in_flight,
+            parked=parked,
+            pool_used=wiring.pool.used,
+            quarantined=wiring.pool.quarantined,
+        )
+
+    # --- closing ----------------------------------------------------------------------------------
+
+    async def _close(self, linger: float) -> None:
+        self._bound.check()
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+            return
+        if linger and self._sending is not None:
+            await self._sending.drain(self._wiring.loop.time() + linger)
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+            return
+        self._closing = self._wiring.loop.create_future()
+        try:
+            self._end_lines()
+            half = self._sending or self._receiving
+            assert half is not None
+            settle = self._wiring.loop.create_task(half.settle())
+            await asyncio.wait([settle], timeout=SETTLE_SECONDS)
+            settle.cancel()
+        finally:
+            self._release_parts()
+            if not self._closing.done():
+                self._closing.set_result(None)
+
+    def abort(self) -> None:
+        self._bound.check()
+        if self._closing is None:
+            self._closing = self._wiring.loop.create_future()
+            self._end_lines()
+            self._release_parts()
+            self._closing.set_result(None)
+
+    def _end_lines(self) -> None:
+        reason = f"transport {self.endpoint} was closed"
+        if self._sending is not None:
+            dropped = self._sending.close(reason)
+            if dropped:
+                _log.warning("closed with unclaimed payloads", count=dropped, stage=self.endpoint.stage)
+        if self._receiving is not None:
+            self._receiving.close(reason)
+        self._wiring.pool.cancel_waiters(None, ClosedError(reason))
+
+    def _release_parts(self) -> None:
+        wiring = self._wiring
+        wiring.drops.close()
+        stuck = wiring.pool.close()
+        wiring.executor.close()
+        wiring.engine.close()
+        if stuck and wiring.engine.verb.value != "map":
+            warnings.warn(
+                f"transport {self.endpoint} was closed with {stuck} slot(s) under engine operations "
+                "that cannot be recalled; their memory stays",
+                ResourceWarning,
+                stacklevel=2,
+            )
+
+    def __del__(self, _warn: Any = warnings.warn) -> None:
+        if getattr(self, "_closing", True) is None:
+            _warn(f"{self!r} was never closed", ResourceWarning, stacklevel=2, source=self)
+
+
+def _let_go(token: Any) -> None:
+    token()
+

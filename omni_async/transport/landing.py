@@ -1,0 +1,73 @@
+"""Landing slots: where WRITE and READ engines put a payload on the receiver's side.
+
+In: an Offer. Out: arrays over slots of the own pool, filled.
+Never: frees a slot before the engine, here or at the sender, has ended with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import ProtocolError
+from ..model import Move, Verb
+from ..pool import Hold, Lease
+from ..rendezvous.messages import Offer, PlaceWord
+from .link import Link
+
+Wait = Callable[["asyncio.Future[Any]"], Awaitable[Any]]
+"""Waits for an answer within the time limit of the get."""
+
+
+async def land(
+    link: Link, op: int, offer: Offer, wait: Wait, deadline: float | None
+) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
+    """Slots of our own with the payload in them.
+
+    Cancellation: safe; slots under an operation stay quarantined until it has ended.
+    """
+    wiring = link.wiring
+    leases: list[Lease] = []
+    try:
+        for place in offer.places:
+            leases.append(await wiring.pool.lease(place.nbytes, deadline=deadline))
+    except BaseException:
+        for lease in leases:
+            lease.drop()
+        raise
+    link.land(op, leases)
+    if wiring.engine.verb is Verb.WRITE:
+        answer = _pull(link, op, leases, offer)
+    else:
+        answer = link.read(op, _moves(link, leases, offer))
+    await wait(answer)
+    link.landed(op)
+    return [
+        np.asarray(Hold(lease.address, place.nbytes, lease.drop, wiring.drops, lease.keep))
+        for lease, place in zip(leases, offer.places, strict=True)
+    ]
+
+
+def _pull(link: Link, op: int, leases: list[Lease], offer: Offer) -> asyncio.Future[Any]:
+    """Tell the sender where to write; the answer is TRANS_DONE or TRANS_ERROR."""
+    places = [
+        PlaceWord(lease.segment.region.id, lease.offset, place.nbytes, lease.generation)
+        for lease, place in zip(leases, offer.places, strict=True)
+    ]
+    answer = link.expect(op)
+    link.core.pull(op, places)
+    link.pump()
+    return answer
+
+
+def _moves(link: Link, leases: list[Lease], offer: Offer) -> list[Move]:
+    moves = []
+    for lease, place in zip(leases, offer.places, strict=True):
+        region = link.known.get(place.region)
+        if region is None or place.offset < 0 or place.offset + place.nbytes > region.nbytes:
+            raise ProtocolError(f"an offer names {place}, which is in no region that was announced")
+        moves.append(Move(lease.address, place.region, place.offset, place.nbytes))
+    return moves

@@ -1,0 +1,277 @@
+"""A receiver's line to one sender endpoint, across all of the sender's incarnations.
+
+In: operations of the receiver, words of the sender. Out: answers to operations, words to the sender.
+Never: lets the sender believe that its memory is free while a view of it lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import structlog
+
+from ..abc import Channel, RemoteRegion
+from ..errors import OmniAsyncError, ProtocolError
+from ..model import Move, Verb
+from ..pool import Lease
+from ..rendezvous.completions import CompletionRegistry
+from ..rendezvous.messages import Bye, Message, Regions
+from ..rendezvous.receiver import Receiver
+from .peers import learn_regions, watch_end
+from .wiring import Wiring
+
+_log = structlog.get_logger("omni_async.transport")
+_LANDED = object()
+
+
+class Lifeline:
+    """Kept by every view of a sender's memory; when it dies, a line that was given up is closed.
+
+    That end of file is the sender's proof that nobody here reads its memory any more. Closing a
+    descriptor takes no lock, so it may happen in any thread and inside the garbage collector.
+    """
+
+    __slots__ = ("fd",)
+
+    def __init__(self) -> None:
+        self.fd = -1
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+class Held:
+    """A delivered payload whose memory is still read: counts the places that have views."""
+
+    __slots__ = ("count", "link", "op")
+
+    def __init__(self, link: Link, op: int, count: int) -> None:
+        self.link = link
+        self.op = op
+        self.count = count
+
+    def let_go(self) -> None:
+        """The last view of one place is gone."""
+        self.count -= 1
+        if not self.count:
+            self.link.core.release(self.op)
+            self.link.pump_soon()
+
+
+class Link:
+    """A :class:`ChannelHandler` that feeds one :class:`Receiver`."""
+
+    def __init__(self, wiring: Wiring, address: str, completions: CompletionRegistry) -> None:
+        self.wiring = wiring
+        self._completions = completions
+        self.address = address
+        self.core = Receiver()
+        self.known: dict[int, RemoteRegion] = {}
+        self.lifeline = Lifeline()
+        self._channel: Channel | None = None
+        self._landing: dict[int, list[Lease]] = {}
+        self._reading: dict[int, bool] = {}
+        """Reads under way, and whether their callers still want them."""
+        self._reads: set[asyncio.Task[None]] = set()
+        self.incarnation = ""
+        self._pumping = False
+        self._silent_since: float | None = None
+        self._loss: Exception | None = None
+        self._losses = 0
+        self.dialer = wiring.channels.dial(address, wiring.hello, self)
+
+    # --- for people -------------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        return self._channel.name if self._channel is not None else self.address
+
+    def describe(self) -> str:
+        """What is known of the sender, for errors."""
+        if self._channel is None:
+            lost = f", lost {self._losses} time(s)" if self._losses else ""
+            return f"no line to a sender at {self.address}{lost}{self.trouble()}"
+        text = f"the sender is {self._channel.name}"
+        if self._silent_since is not None:
+            seconds = self.wiring.loop.time() - self._silent_since
+            text += f", silent for {seconds:.1f} s (stopped, or in a long synchronous step?)"
+        return text
+
+    def trouble(self) -> str:
+        error = self.dialer.refused() or self._loss
+        return f" ({error})" if error is not None else ""
+
+    # --- channel handler --------------------------------------------------------------------------
+
+    def opened(self, channel: Channel) -> None:
+        self._channel = channel
+        self._silent_since = None
+        wiring = self.wiring
+        self.incarnation = channel.peer.incarnation
+        wiring.engine.meet(channel.peer.incarnation, channel.peer.engine)
+        if wiring.engine.verb is Verb.WRITE:
+            word, fds = wiring.regions()
+            if word.added:
+                channel.send(word, fds)
+        self.core.connected()
+        self.pump()
+
+    def received(self, channel: Channel, message: Message, fds: list[int]) -> None:
+        if channel is not self._channel:
+            return
+        self._silent_since = None
+        if isinstance(message, Regions):
+            learn_regions(self.wiring.engine, channel, message, fds, self.known)
+            return
+        if isinstance(message, Bye):
+            self._loss = ConnectionError(f"the sender said: {message.reason}")
+        self.core.receive(message)
+        self.pump()
+
+    def silent(self, channel: Channel, seconds: float) -> None:
+        if self._silent_since is None:
+            self._silent_since = self.wiring.loop.time() - seconds
+        _log.warning("sender is silent", peer=channel.name, seconds=round(seconds, 1))
+        if seconds >= self.wiring.options.peer_timeout:
+            self.ended(channel, ProtocolError("silent for too long", peer=channel.name))
+
+    def ended(self, channel: Channel, error: Exception | None) -> None:
+        if channel is not self._channel:
+            if error is not None:
+                self._loss = error
+            return
+        self._losses += 1
+        self._loss = error
+        proven = not isinstance(error, ProtocolError)
+        fd = self._part(channel, watch=not proven and self.wiring.engine.verb is Verb.WRITE)
+        self.core.lost()
+        if proven:
+            self.core.writes_ended()
+        elif fd >= 0:
+            watch_end(self.wiring.loop, fd, self._writes_ended)
+        self.pump()
+
+    def _writes_ended(self) -> None:
+        self.core.writes_ended()
+        self.pump()
+
+    def _part(self, channel: Channel, *, watch: bool = False) -> int:
+        """End the line; while views of the sender's memory live, its descriptor stays open."""
+        self._channel = None
+        fd = -1
+        if watch:
+            fd = channel.detach()
+        elif self.core.held or self._reading:
+            self.lifeline.fd = channel.detach()
+        channel.close()
+        self.lifeline = Lifeline()
+        for remote in self.known.values():
+            self.wiring.engine.detach(remote)
+        self.known = {}
+        return fd
+
+    # --- operations -------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send what the core has to say, and pass on what it has learnt."""
+        core = self.core
+        if core.outbox:
+            channel = self._channel
+            if channel is not None:
+                for message in core.outbox:
+                    channel.send(message)
+            core.outbox.clear()
+        if core.events:
+            for op, word in core.events:
+                self._completions.resolve(op, word)
+            core.events.clear()
+        if core.landed_late:
+            for op in core.landed_late:
+                self._free_landing(op)
+            core.landed_late.clear()
+
+    def pump_soon(self) -> None:
+        """At the end of this turn of the loop: nobody waits for these words."""
+        if not self._pumping:
+            self._pumping = True
+            self.wiring.loop.call_soon(self._pump_now)
+
+    def _pump_now(self) -> None:
+        self._pumping = False
+        self.pump()
+
+    def give_up(self, op: int) -> None:
+        """The caller does not want it any more, or could not take it."""
+        if op in self._reading:  # the read goes on, and its end comes back here
+            self._reading[op] = False
+            self._quarantine(op)
+        elif self.core.cancel(op):
+            self._quarantine(op)
+        else:
+            self._free_landing(op)
+        self.pump()
+
+    def expect(self, op: int) -> asyncio.Future[Any]:
+        """The next answer to this operation."""
+        return self._completions.create(op)
+
+    def land(self, op: int, leases: list[Lease]) -> None:
+        """These slots belong to the operation's engine until it has ended."""
+        for lease in leases:
+            lease.pin()
+        self._landing[op] = leases
+
+    def landed(self, op: int) -> None:
+        """The engine's operation has ended well: the slots are the caller's."""
+        for lease in self._landing.pop(op, ()):
+            lease.unpin()
+
+    def read(self, op: int, moves: list[Move]) -> asyncio.Future[Any]:
+        """Begin to read from the sender's slots. The read itself is never cancelled."""
+        answer = self.expect(op)
+        self._reading[op] = True
+        task = self.wiring.loop.create_task(self._read(op, moves, self.lifeline))
+        self._reads.add(task)
+        task.add_done_callback(self._reads.discard)
+        return answer
+
+    async def _read(self, op: int, moves: list[Move], lifeline: Lifeline) -> None:
+        outcome: object = _LANDED
+        try:
+            await self.wiring.engine.read(self.incarnation, moves, dict(self.known))
+        except OmniAsyncError as error:
+            outcome = error
+        del lifeline  # until here the sender must not believe that nobody reads
+        wanted = self._reading.pop(op)
+        if wanted:
+            self._completions.resolve(op, outcome)
+        else:
+            self.give_up(op)
+
+    async def settle(self) -> None:
+        """Wait for reads under way: they cannot be recalled."""
+        while self._reads:
+            await asyncio.wait(self._reads)
+
+    def _quarantine(self, op: int) -> None:
+        for lease in self._landing.get(op, ()):
+            lease.quarantine()
+
+    def _free_landing(self, op: int) -> None:
+        for lease in self._landing.pop(op, ()):
+            lease.unpin()
+            lease.drop()
+
+    def close(self, reason: str) -> None:
+        """Say good-bye; memory with living views stays, and the sender is told of it."""
+        channel = self._channel
+        self._pumping = True  # nothing is pumped after this
+        if channel is not None:
+            self.core.outbox.clear()
+            channel.send(Bye(reason, self.core.held))
+            channel.flush()
+            self._part(channel)
+        self.dialer.close()

@@ -1,0 +1,111 @@
+"""Encoded frames into slots of the pool: the one copy a payload makes on its way.
+
+In: frames and the memory they lie in. Out: a Payload that the rendezvous can offer.
+Never: joins frames in private memory, except for small payloads that ride inside their offer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+from .._aio.copying import INLINE_COPY, copy, copy_large
+from ..codec import Encoded, Frame
+from ..model import ALIGNMENT, packed
+from ..pool import Lease
+from ..rendezvous.messages import PlaceWord
+from ..rendezvous.payload import Payload
+from .wiring import Wiring
+
+
+async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | None) -> Payload:
+    """Put all frames where a receiver can reach them.
+
+    Cancellation: safe; what was leased is given back, after the copy under way has ended.
+    """
+    frames = encoded.frames
+    apart, leases = _in_pool(wiring, frames)
+    try:
+        here = [frame for i, frame in enumerate(frames, 1) if i not in apart] if apart else frames
+        sizes = [len(encoded.header)]
+        sizes += [frame.nbytes for frame in here]
+        offsets, total = packed(sizes)
+        places: list[PlaceWord] = []
+        inline = None
+        if total <= wiring.options.inline_limit or not here:
+            inline = _joined(encoded.header, here, offsets, total)
+        else:
+            lease = await wiring.pool.lease(total, deadline=deadline, owner=owner)
+            leases.append(lease)
+            places.append(_word(lease, 0, total))
+            await _fill(wiring, lease, encoded.header, here, offsets)
+    except BaseException:
+        for lease in leases:
+            lease.drop()
+        raise
+    if apart:
+        sizes = [len(encoded.header), *(frame.nbytes for frame in frames)]
+        places += apart.values()
+    return Payload(
+        encoded.nbytes,
+        sizes,
+        places=places,
+        apart=list(apart),
+        leases=leases,
+        inline=inline,
+        fast=encoded.fast,
+    )
+
+
+def _in_pool(
+    wiring: Wiring, frames: list[Frame]
+) -> tuple[dict[int, PlaceWord], list[Lease]]:
+    """Frames that already live in the pool, by their number: they stay where they are."""
+    apart: dict[int, PlaceWord] = {}
+    leases: list[Lease] = []
+    pool = wiring.pool
+    if pool.live:
+        for number, frame in enumerate(frames, 1):
+            if frame.address and frame.nbytes and not frame.address % ALIGNMENT:
+                lease = pool.find(frame.address, frame.nbytes)
+                if lease is not None:
+                    lease.hold()
+                    leases.append(lease)
+                    offset = frame.address - lease.address
+                    apart[number] = _word(lease, offset, frame.nbytes)
+    return apart, leases
+
+
+def _word(lease: Lease, offset: int, nbytes: int) -> PlaceWord:
+    return PlaceWord(lease.segment.region.id, lease.offset + offset, nbytes, lease.generation)
+
+
+def _joined(header: bytes, frames: list[Frame], offsets: list[int], total: int) -> bytes:
+    if not frames:
+        return header
+    out = bytearray(total)
+    out[: len(header)] = header
+    view = memoryview(out)
+    for frame, offset in zip(frames, offsets[1:], strict=True):
+        frame.copy_into(view[offset : offset + frame.nbytes])
+    return bytes(out)
+
+
+async def _fill(
+    wiring: Wiring, lease: Lease, header: bytes, frames: list[Frame], offsets: list[int]
+) -> None:
+    address = lease.address
+    ctypes.memmove(address, header, len(header))
+    pieces = []
+    for frame, offset in zip(frames, offsets[1:], strict=True):
+        if frame.nbytes > INLINE_COPY or frame.device != "cpu":
+            if frame.address:
+                pieces.append((address + offset, frame.address, frame.nbytes))
+            else:
+                target = lease.view()[offset : offset + frame.nbytes]
+                await wiring.executor.finish(frame.copy_into, target)
+        elif frame.address:
+            copy(address + offset, frame.address, frame.nbytes)
+        elif frame.nbytes:
+            frame.copy_into(lease.view()[offset : offset + frame.nbytes])
+    if pieces:
+        await copy_large(wiring.executor, pieces)

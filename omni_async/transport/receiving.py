@@ -1,0 +1,240 @@
+"""The receiver's half of a direct transport: rendezvous → engine → codec.
+
+In: keys to get, words of senders. Out: deliveries.
+Never: touches a sender's memory after it told the sender that it would not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+from ..errors import (
+    ClosedError,
+    EngineFault,
+    KeyNotFound,
+    OmniAsyncError,
+    PeerLost,
+    ProtocolError,
+    TransferCancelled,
+    TransferTimeout,
+    UsageError,
+)
+from ..model import Endpoint, TransferKey
+from ..rendezvous.completions import CompletionRegistry
+from ..rendezvous.messages import Fail, FailCode, Offer
+from .delivery import Delivery
+from .limits import ASK_SECONDS, DEFAULT, Timeout, move_limit
+from .link import Link
+from .taking import take
+from .wiring import Wiring
+
+
+class Receiving:
+    """One link for each sender endpoint this receiver has asked."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+        self._links: dict[str, Link] = {}
+        self._senders: dict[int | None, str] = {}
+        self._completions = CompletionRegistry(wiring.loop)
+        self._owners: dict[str, set[asyncio.Future[Any]]] = {}
+
+    @property
+    def parked(self) -> int:
+        return sum(link.core.parked for link in self._links.values())
+
+    @property
+    def in_flight(self) -> int:
+        return sum(len(link.core) for link in self._links.values()) - self.parked
+
+    def update_sender(self, host: str, port: int, rank: int | None) -> None:
+        self._senders[rank] = _address(host, port)
+
+    async def get(
+        self,
+        where: TransferKey,
+        metadata: Mapping[str, Any] | None,
+        timeout: Timeout,
+        limit: float | None,
+        raw: bool,
+        copy: bool | None,
+        device: Any,
+    ) -> Delivery:
+        """One get from Want to delivery."""
+        loop = self._wiring.loop
+        began = loop.time()
+        link = self._link(where, metadata)
+        if limit == 0.0:
+            await self._ask_once(link, where)
+            limit = ASK_SECONDS
+        future, op = self._want(link, where, park=timeout != 0)
+        try:
+            offer = await self._wait(link, where, op, future, began, limit)
+            if not isinstance(offer, Offer):
+                raise RuntimeError(f"operation {op} was answered by {offer!r} before its offer")
+            if timeout is DEFAULT:
+                began, limit = loop.time(), move_limit(offer.nbytes)
+
+            deadline = None if limit is None else began + limit
+
+            def wait(answer: asyncio.Future[Any]) -> Awaitable[Any]:
+                return self._wait(link, where, op, answer, began, limit)
+
+            return await take(
+                link, op, offer, where, wait, deadline, raw=raw, copy=copy, device=device
+            )
+        except BaseException:
+            self._completions.discard(op)
+            link.give_up(op)
+            raise
+
+    def _want(
+        self, link: Link, where: TransferKey, *, park: bool
+    ) -> tuple[asyncio.Future[Any], int]:
+        op = link.core.want(where, park=park)
+        future = self._completions.create(op)
+        link.pump()
+        return future, op
+
+    async def _ask_once(self, link: Link, where: TransferKey) -> None:
+        """With ``timeout=0`` nobody is waited for: without a line there is nothing."""
+        if link.dialer.channel is None and await link.dialer.attempt() is None:
+            raise KeyNotFound(
+                f"get of {where.key!r} on {where.edge}: no sender listens at {link.address}"
+                f"{link.trouble()}",
+                **self._wiring.where(where, link.peer),
+            )
+
+    async def _wait(
+        self,
+        link: Link,
+        where: TransferKey,
+        op: int,
+        future: asyncio.Future[Any],
+        began: float,
+        limit: float | None,
+    ) -> Any:
+        """The word that answers an operation, or the error that it means."""
+        loop = self._wiring.loop
+        timer = None
+        if limit is not None:
+            timer = loop.call_at(began + limit, _expire, future)
+        owners = self._owners.setdefault(where.key, set())
+        owners.add(future)
+        try:
+            word = await future
+        finally:
+            if timer is not None:
+                timer.cancel()
+            owners.discard(future)
+            if not owners:
+                self._owners.pop(where.key, None)
+        if word is _EXPIRED:
+            phase = link.core.phase(op)
+            text = phase.value if phase is not None else "ending"
+            raise TransferTimeout(
+                f"get of {where.key!r} on {where.edge} timed out after {limit:g} s while {text}; "
+                f"{link.describe()}",
+                phase=text,
+                timeout=limit,
+                **self._wiring.where(where, link.peer),
+            )
+        if word is None:
+            raise PeerLost(
+                f"get of {where.key!r} on {where.edge}: the sender went away after it had offered "
+                f"the payload; {link.describe()}",
+                **self._wiring.where(where, link.peer),
+            )
+        if isinstance(word, Fail):
+            raise _failure(word, where, self._wiring.where(where, link.peer))
+        if isinstance(word, BaseException):
+            raise word
+        return word
+
+    def _link(self, where: TransferKey, metadata: Mapping[str, Any] | None) -> Link:
+        address = self._address_of(where, metadata)
+        link = self._links.get(address)
+        if link is None:
+            link = self._links[address] = Link(self._wiring, address, self._completions)
+        return link
+
+    def _address_of(self, where: TransferKey, metadata: Mapping[str, Any] | None) -> str:
+        """Metadata first, then what was configured or told, then what the endpoint's name says."""
+        me = self._wiring.endpoint
+        if metadata:
+            host, port = metadata.get("source_host"), metadata.get("source_port")
+            if not isinstance(host, str) or not host or not isinstance(port, int):
+                raise UsageError(
+                    "metadata needs source_host (str) and source_port (int), it is "
+                    f"{dict(metadata)!r}"
+                )
+            return _address(host, port)
+        for rank in (me.rank, None):
+            if rank in self._senders:
+                return self._senders[rank]
+        sender = Endpoint(me.namespace, where.from_stage, me.rank, me.replica)
+        address = self._wiring.channels.address_of(sender)
+        if address is None:
+            raise UsageError(
+                f"get on {where.edge}: the sender's address is not known; pass metadata, configure "
+                "sender_host and sender_zmq_port, or call update_sender_info"
+            )
+        return address
+
+    def cleanup(self, owner: str) -> int:
+        """Wake the waiting gets of a key of that name."""
+        waiting = self._owners.get(owner, set())
+        error = TransferCancelled(f"get of {owner!r} was ended by cleanup", key=owner)
+        count = 0
+        for future in list(waiting):
+            if not future.done():
+                future.set_result(error)
+                count += 1
+        return count
+
+    async def settle(self) -> None:
+        """Wait for engine operations under way: their slots are theirs until then."""
+        for link in list(self._links.values()):
+            await link.settle()
+
+    def close(self, reason: str) -> None:
+        """End all links; waiting gets end with ``ClosedError``. Living views keep their memory."""
+        self._completions.close(ClosedError(reason))
+        for link in self._links.values():
+            link.close(reason)
+
+
+_EXPIRED = object()
+
+
+def _expire(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_result(_EXPIRED)
+
+
+def _address(host: str, port: int) -> str:
+    if "://" in host or host.startswith("unix:") or host.startswith("local:"):
+        return host
+    return f"tcp://{host}:{port}"
+
+
+def _failure(fail: Fail, where: TransferKey, fields: dict[str, Any]) -> OmniAsyncError:
+    what = f"get of {where.key!r} on {where.edge}"
+    detail = f": {fail.text}" if fail.text else ""
+    if fail.code is FailCode.NOT_FOUND:
+        return KeyNotFound(f"{what}: it is not there now{detail}", **fields)
+    if fail.code is FailCode.EXPIRED:
+        return KeyNotFound(
+            f"{what}: it has expired, nobody fetched it within buffer_ttl_seconds{detail}",
+            expired=True,
+            **fields,
+        )
+    if fail.code is FailCode.CANCELLED:
+        return TransferCancelled(f"{what} was ended{detail}", **fields)
+    if fail.code is FailCode.ENGINE:
+        return EngineFault(f"{what}: the sender's engine failed{detail}", **fields)
+    if fail.code is FailCode.CLOSED:
+        return PeerLost(f"{what}: the sender was closed{detail}", **fields)
+    return ProtocolError(f"{what} was refused by the sender{detail}", peer=fields["peer"])

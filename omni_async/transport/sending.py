@@ -1,0 +1,279 @@
+"""The sender's half of a direct transport: codec → pool → rendezvous → engine.
+
+In: values to put, words of receivers. Out: receipts, words to receivers.
+Never: frees a slot that a receiver or an engine may still touch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import structlog
+
+from ..abc import Channel, RemoteRegion
+from ..codec import encode
+from ..errors import KeyExists, OmniAsyncError, ProtocolError
+from ..model import Move, Receipt, Region, TransferKey, Verb
+from ..rendezvous.directory import KeyClaimed
+from ..rendezvous.messages import Bye, Message, Regions
+from ..rendezvous.sender import Sender, Write
+from .peers import learn_regions, watch_end
+from .placing import place
+from .wiring import Wiring
+
+_log = structlog.get_logger("omni_async.transport")
+
+
+class Sending:
+    """Listens for receivers and serves what is put. A :class:`ChannelHandler`."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+        self.core = Sender(wiring.options.buffer_ttl_seconds)
+        self.address = ""
+        self._numbers: dict[Channel, int] = {}
+        self._channels: dict[int, Channel] = {}
+        self._remote: dict[int, dict[int, RemoteRegion]] = {}
+        self._last = 0
+        self._writes: dict[asyncio.Task[None], int] = {}
+        """Engine operations under way, and the receiver each of them writes to."""
+        self._expiry: asyncio.TimerHandle | None = None
+        self._drained: list[asyncio.Future[None]] = []
+        self._closed = False
+
+    async def open(self) -> None:
+        """Bind the sender's address."""
+        wiring = self._wiring
+        wiring.pool.on_grow = self._grown
+        wiring.pool.on_shrink = self._shrunk
+        self._listener = await wiring.channels.listen(wiring.endpoint, wiring.hello, self)
+        self.address = self._listener.address
+
+    async def put(
+        self, where: TransferKey, value: Any, owner: str, consumers: int, limit: float | None
+    ) -> Receipt:
+        """Encode, place and offer."""
+        wiring, core = self._wiring, self.core
+        self._check_unclaimed(where)
+        encoded = encode(value)
+        now = wiring.loop.time()
+        try:
+            payload = await place(wiring, encoded, owner, None if limit is None else now + limit)
+        except OmniAsyncError as error:
+            raise _located(error, wiring.where(where)) from error.__cause__
+        try:
+            core.put(where, payload, owner, consumers, now)
+        except KeyClaimed:
+            payload.drop()
+            self._check_unclaimed(where)
+        self.pump()
+        if self._expiry is None:
+            self._set_expiry()
+        return Receipt(
+            encoded.nbytes,
+            {
+                "source_host": self.address,
+                "source_port": 0,
+                "data_size": encoded.nbytes,
+                "is_fast_path": encoded.fast,
+            },
+        )
+
+    def _check_unclaimed(self, where: TransferKey) -> None:
+        try:
+            self.core.directory.check(where)
+        except KeyClaimed:
+            raise KeyExists(
+                f"put of {where.key!r} on {where.edge}: a receiver has claimed the payload that was "
+                "put under this key before; use another key, or wait for its last delivery",
+                **self._wiring.where(where),
+            ) from None
+
+    def pump(self) -> None:
+        """Send what the core has to say and begin what it has to write."""
+        core = self.core
+        if core.outbox:
+            for peer, message in core.outbox:
+                channel = self._channels.get(peer)
+                if channel is not None:
+                    channel.send(message)
+            core.outbox.clear()
+        if core.writes:
+            for write in core.writes:
+                task = self._wiring.loop.create_task(self._write(write))
+                self._writes[task] = write.ref[0]
+                task.add_done_callback(self._write_ended)
+            core.writes.clear()
+        if self._drained and not len(core.directory):
+            for waiter in self._drained:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._drained.clear()
+
+    # --- channel handler --------------------------------------------------------------------------
+
+    def opened(self, channel: Channel) -> None:
+        self._last += 1
+        self._numbers[channel] = self._last
+        self._channels[self._last] = channel
+        self._wiring.engine.meet(channel.peer.incarnation, channel.peer.engine)
+        if self._wiring.engine.verb is not Verb.WRITE:
+            word, fds = self._wiring.regions()
+            if word.added:
+                channel.send(word, fds)
+
+    def received(self, channel: Channel, message: Message, fds: list[int]) -> None:
+        number = self._numbers.get(channel)
+        if number is None:
+            return
+        if isinstance(message, Regions):
+            known = self._remote.setdefault(number, {})
+            learn_regions(self._wiring.engine, channel, message, fds, known)
+        else:
+            self.core.receive(number, message)
+            self.pump()
+
+    def silent(self, channel: Channel, seconds: float) -> None:
+        _log.warning("receiver is silent", peer=channel.name, seconds=round(seconds, 1))
+        if seconds >= self._wiring.options.peer_timeout:
+            self.ended(channel, ProtocolError("silent for too long", peer=channel.name))
+
+    def ended(self, channel: Channel, error: Exception | None) -> None:
+        number = self._numbers.pop(channel, None)
+        if number is None:
+            return
+        del self._channels[number]
+        proven = not isinstance(error, ProtocolError)
+        fd = -1 if proven else channel.detach()
+        if proven or fd < 0:
+            channel.close()
+        self.core.peer_ended(number, proven=proven)
+        if fd >= 0:
+            watch_end(self._wiring.loop, fd, lambda: self._proven(number))
+        self._retire(number)
+        self.pump()
+
+    def _retire(self, number: int) -> None:
+        """Forget a vanished receiver's regions, once no write to them is under way."""
+        if number not in self._channels and number not in self._writes.values():
+            for remote in self._remote.pop(number, {}).values():
+                self._wiring.engine.detach(remote)
+
+    def _proven(self, number: int) -> None:
+        self.core.peer_proven(number)
+        self.pump()
+
+    # --- pool and engine --------------------------------------------------------------------------
+
+    def _grown(self, region: Region) -> None:
+        if self._wiring.engine.verb is not Verb.WRITE:
+            word, fds = self._wiring.regions([region.id])
+            for channel in self._channels.values():
+                channel.send(word, fds)
+
+    def _shrunk(self, region: Region) -> None:
+        if self._wiring.engine.verb is not Verb.WRITE:
+            for channel in self._channels.values():
+                channel.send(Regions([], [region.id]))
+
+    def _write_ended(self, task: asyncio.Task[None]) -> None:
+        self._retire(self._writes.pop(task))
+
+    async def _write(self, write: Write) -> None:
+        peer = write.ref[0]
+        known = self._remote.get(peer, {})
+        channel = self._channels.get(peer)
+        problem: str | None = None
+        moves = []
+        for source, target in zip(write.payload.places, write.places, strict=True):
+            region = known.get(target.region)
+            if region is None or target.offset + target.nbytes > region.nbytes:
+                problem = f"landing slot {target} lies outside the regions that were announced"
+                break
+            address = self._wiring.pool.regions[source.region].address + source.offset
+            moves.append(Move(address, target.region, target.offset, target.nbytes))
+        if problem is None:
+            peer_id = channel.peer.incarnation if channel is not None else ""
+            try:
+                await self._wiring.engine.write(peer_id, moves, known)
+            except OmniAsyncError as error:
+                problem = str(error)
+        self.core.written(write.ref, problem)
+        self.pump()
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def _set_expiry(self) -> None:
+        self._expiry = None
+        when = self.core.directory.next_expiry()
+        if when is not None and not self._closed:
+            self._expiry = self._wiring.loop.call_at(when, self._expire)
+
+    def _expire(self) -> None:
+        count = self.core.expire(self._wiring.loop.time())
+        if count:
+            _log.warning(
+                "unclaimed payloads expired",
+                count=count,
+                seconds=self._wiring.options.buffer_ttl_seconds,
+            )
+        self.pump()
+        self._set_expiry()
+
+    async def drain(self, deadline: float | None) -> int:
+        """Wait until nothing is on offer; returns how much still is."""
+        loop = self._wiring.loop
+        if len(self.core.directory):
+            waiter = loop.create_future()
+            self._drained.append(waiter)
+            timer = None
+            if deadline is not None:
+                timer = loop.call_at(deadline, _give_up, waiter)
+            try:
+                await waiter
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        return len(self.core.directory)
+
+    def cleanup(self, owner: str) -> int:
+        count = self.core.cleanup(owner)
+        self.pump()
+        return count
+
+    def close(self, reason: str) -> int:
+        """Drop what is on offer and end all lines; returns how many payloads nobody had fetched."""
+        if self._closed:
+            return 0
+        self._closed = True
+        if self._expiry is not None:
+            self._expiry.cancel()
+        count = self.core.close()
+        self.pump()
+        self._listener.close()
+        for channel in list(self._channels.values()):
+            channel.send(Bye(reason))
+            channel.close()
+        self._channels.clear()
+        self._numbers.clear()
+        return count
+
+    async def settle(self) -> None:
+        """Wait for the engine's writes to end: their slots are theirs until then."""
+        while self._writes:
+            await asyncio.wait(self._writes)
+
+
+def _give_up(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _located(error: OmniAsyncError, where: dict[str, Any]) -> OmniAsyncError:
+    """The pool knows sizes, not keys: say whose put it was."""
+    if hasattr(error, "key"):
+        for name, value in where.items():
+            setattr(error, name, value)
+        error.args = (f"put of {where['key']!r} on {where['edge']}: {error}",)
+    return error

@@ -1,0 +1,50 @@
+"""The parts a direct transport is wired from, and the names it puts into errors.
+
+In: a backend's parts. Out: one object that both halves share.
+Never: decides anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from .._aio.executor import OwnedExecutor
+from ..abc import Channels, Engine, Options
+from ..model import Endpoint, Role, TransferKey
+from ..observe.counters import Counters
+from ..pool import DropQueue, Pool
+from ..rendezvous.messages import Hello, Regions, RegionWord
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    loop: asyncio.AbstractEventLoop
+    backend: str
+    endpoint: Endpoint
+    role: Role
+    options: Options
+    hello: Hello
+    channels: Channels
+    engine: Engine
+    pool: Pool
+    drops: DropQueue
+    executor: OwnedExecutor
+    counters: Counters
+
+    def where(self, key: TransferKey, peer: str | None = None) -> dict[str, Any]:
+        """Fields that every transfer error of this transport carries."""
+        return {"key": key.key, "edge": key.edge, "backend": self.backend, "peer": peer}
+
+    def regions(self, ids: list[int] | None = None) -> tuple[Regions, list[int]]:
+        """The word that tells a peer of this side's regions, and the descriptors to send with it."""
+        regions = [
+            region
+            for number, region in self.pool.regions.items()
+            if ids is None or number in ids
+        ]
+        words = [
+            RegionWord(r.id, r.address, r.nbytes, r.descriptor, r.fd >= 0) for r in regions
+        ]
+        return Regions(words), [r.fd for r in regions if r.fd >= 0]
