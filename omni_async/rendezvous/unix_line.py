@@ -1,0 +1,324 @@
+"""Unix line: one connected Unix socket from its first word to its end.
+
+In: a connected socket, words to send. Out: the peer's words and its end, told to a handler.
+Never: blocks, hands the socket to the event loop's own transports (they drop descriptors).
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from .._aio.fork import close_in_child
+from ..abc import Channel, ChannelHandler
+from ..errors import ProtocolError
+from .framing import MAX_FDS, MAX_MESSAGE, FrameReader
+from .handshake import disagreement, first_word
+from .heartbeat import Heartbeat
+from .messages import Bye, Hello, Message, Ping, Regions
+from .outbox import Outbox
+from .unix_peer import Peer
+
+_ANCILLARY = socket.CMSG_SPACE(MAX_FDS * 4)
+_SEND_BUFFER = 1 << 20
+_PING = Ping()
+
+
+class LineOptions(NamedTuple):
+    """Limits of a line; times are seconds."""
+
+    silent_after: float = 2.0
+    peer_timeout: float = 30.0
+    max_message: int = MAX_MESSAGE
+    handshake_timeout: float = 5.0
+
+
+class LineOwner(Protocol):
+    """Who made the line: a listener or a dialer."""
+
+    def settled(self, line: UnixLine, error: Exception | None) -> None:
+        """The handshake has ended; with an error the line is closed already."""
+
+    def gone(self, line: UnixLine, error: Exception | None) -> None:
+        """A line whose handshake had succeeded is over, whoever ended it."""
+
+
+class UnixLine(Channel):
+    """A channel over a socket this object owns.
+
+    ``ended`` tells the handler of an end that came from the other side or from an error; who calls
+    :meth:`close` or :meth:`detach` is not told of it. A ``ProtocolError`` that the handler raises
+    from ``received`` ends the line with it. ``Ping`` is spoken and heard here only.
+    """
+
+    __slots__ = (
+        "_beat", "_handler", "_hello", "_in_turn", "_loop", "_met", "_mute", "_open", "_outbox",
+        "_owner", "_reader", "_sock", "_speaks_first", "_timer", "_writing", "name", "peer",
+        "process",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        address: str,
+        process: Peer,
+        hello: Hello,
+        handler: ChannelHandler,
+        owner: LineOwner,
+        options: LineOptions,
+        *,
+        speaks_first: bool,
+    ) -> None:
+        self.name = f"{address} ({process})"
+        self.process = process
+        self._sock = sock
+        self._hello = hello
+        self._handler = handler
+        self._owner = owner
+        self._speaks_first = speaks_first
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(options.max_message)
+        self._outbox = Outbox(sock, options.max_message)
+        self._beat = Heartbeat(options.silent_after, options.peer_timeout)
+        self._open = True
+        self._met = False  # the handshake is done
+        self._mute = False  # the peer takes no more words
+        self._in_turn = False  # something was written in this turn of the loop
+        self._writing = False  # waiting until the socket takes more
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        close_in_child(sock)
+        self._loop.add_reader(sock.fileno(), self._readable)
+        self._timer = self._loop.call_later(
+            options.handshake_timeout, self._no_hello, options.handshake_timeout
+        )
+        if speaks_first:
+            self.send(hello)
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """Queue a word; see :class:`Channel`.
+
+        The first one of a turn of the loop is written at once, those after it together at the
+        turn's end. Descriptors are duplicated before this returns: the caller's stay the caller's.
+
+        Raises:
+            UsageError: the word is longer than the limit, or names another number of descriptors.
+            OSError: this process has no descriptor left to duplicate with.
+        """
+        if not self._open or self._mute:
+            return
+        self._beat.said = True
+        if self._in_turn or self._writing:
+            self._outbox.queue(message, fds)
+            return
+        if fds or type(message) is Regions:
+            self._outbox.queue(message, fds)
+            self._write()
+        else:
+            try:
+                if not self._outbox.now(message):
+                    self._wait_writable()
+            except OSError as error:
+                self._broken(error)
+        self._in_turn = True
+        self._loop.call_soon(self._turn_over)
+
+    def flush(self) -> None:
+        """Write what is queued now, as far as the socket takes it."""
+        if self._open and self._outbox and not self._writing:
+            self._write()
+
+    @property
+    def queued(self) -> int:
+        """Bytes accepted and not yet written."""
+        return len(self._outbox)
+
+    def _turn_over(self) -> None:
+        self._in_turn = False
+        self.flush()
+
+    def _write(self) -> None:
+        try:
+            if not self._outbox.write():
+                self._wait_writable()
+        except OSError as error:
+            self._broken(error)
+
+    def _wait_writable(self) -> None:
+        self._writing = True
+        self._loop.add_writer(self._sock.fileno(), self._writable)
+
+    def _writable(self) -> None:
+        self._stop_writing()
+        self._write()
+
+    def _stop_writing(self) -> None:
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._sock.fileno())
+
+    def _broken(self, error: OSError) -> None:
+        """Nothing can be written any more. What the peer said last may still lie in the socket."""
+        self._mute = True
+        self._outbox.clear()
+        if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
+            self._loop.call_soon(self._end, error)
+
+    # -- receiving -------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        try:
+            nbytes, beside, flags, _ = self._sock.recvmsg_into(
+                [self._reader.space()], _ANCILLARY, socket.MSG_CMSG_CLOEXEC
+            )
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._end(error)
+            return
+        try:
+            self._reader.took(nbytes, _descriptors(beside) if beside else ())
+            if flags & socket.MSG_CTRUNC:
+                raise ProtocolError(
+                    "a descriptor that was passed could not be received: this process may have no "
+                    "more of them (ulimit -n)"
+                )
+        except ProtocolError as error:
+            self._end(error)
+            return
+        if nbytes:
+            self._take_words()
+        elif self._reader.partial:
+            self._end(
+                ProtocolError(f"ended inside a word after {self._reader.partial} bytes of it")
+            )
+        else:
+            self._end(None)
+
+    def _take_more(self) -> None:
+        if self._open:
+            self._take_words()
+
+    def _take_words(self) -> None:
+        reader, handler = self._reader, self._handler
+        self._beat.heard = True
+        try:
+            if not self._met and not self._meet():
+                return
+            while self._open and (message := reader.next()) is not None:
+                if type(message) is Ping:
+                    continue
+                if type(message) is Hello:
+                    raise ProtocolError("a second Hello on one line")
+                handler.received(self, message, reader.fds)
+        except ProtocolError as error:
+            self._end(error)
+        except BaseException:
+            # The handler failed over one word; those behind it must not wait for more bytes.
+            self._loop.call_soon(self._take_more)
+            raise
+        else:
+            reader.settle()
+            self.flush()
+
+    # -- handshake -------------------------------------------------------------------------------
+
+    def _meet(self) -> bool:
+        """Take the first word. ``False``: not all of it has come, or the peer is gone."""
+        body = self._reader.body()
+        if body is None:
+            return False
+        theirs = first_word(body, self._hello.role)
+        reason = disagreement(self._hello, theirs)
+        if reason is not None:
+            raise ProtocolError(reason)
+        if not self._speaks_first:
+            self.send(self._hello)
+            if self._mute:  # it has given up meanwhile: this line never existed
+                self._end(None)
+                return False
+        self.peer = theirs
+        self._met = True
+        self._timer.cancel()
+        self._timer = self._loop.call_later(self._beat.period, self._tick)
+        self._owner.settled(self, None)
+        self._handler.opened(self)
+        return True
+
+    def _no_hello(self, seconds: float) -> None:
+        self._end(ProtocolError(f"no Hello within {seconds:g} s"))
+
+    # -- signs of life ---------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(self._beat.period, self._tick)
+        speak, silence = self._beat.tick(time.monotonic())
+        if speak and not self._outbox:
+            self.send(_PING)
+        if silence is not None:
+            self._handler.silent(self, silence)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Write what is queued as far as the socket takes it, then end the line. Idempotent."""
+        if self._open:
+            self._leave()
+            self._sock.close()
+            self._tell_owner(None)
+
+    def detach(self) -> int:
+        """End the line and return its open descriptor, which the caller owns; see :class:`Channel`.
+
+        What is queued is written as far as the socket takes it. -1 after the end.
+        """
+        if not self._open:
+            return -1
+        self._leave()
+        fd = self._sock.detach()
+        self._tell_owner(None)
+        return fd
+
+    def _end(self, error: Exception | None) -> None:
+        if not self._open:
+            return
+        if isinstance(error, ProtocolError):
+            self.send(Bye(reason=str(error)))
+            error = ProtocolError(f"{self.name}: {error}", peer=str(self.process))
+        self._leave()
+        self._sock.close()
+        met = self._met
+        self._tell_owner(error)
+        if met:
+            self._handler.ended(self, error)
+
+    def _leave(self) -> None:
+        self.flush()
+        self._open = False
+        self._timer.cancel()
+        self._stop_writing()
+        self._loop.remove_reader(self._sock.fileno())
+        self._outbox.clear()
+        self._reader.close()
+
+    def _tell_owner(self, error: Exception | None) -> None:
+        if self._met:
+            self._owner.gone(self, error)
+        else:
+            self._owner.settled(
+                self, error or ConnectionError(f"{self.name} ended before its Hello")
+            )
+
+
+def _descriptors(beside: Iterable[tuple[int, int, bytes]]) -> list[int]:
+    fds = array.array("i")
+    for level, kind, data in beside:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return fds.tolist()
