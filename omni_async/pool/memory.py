@@ -1,0 +1,230 @@
+"""Host memory: memfd segments that can be passed along, and private ones.
+
+In: lengths, or a peer's descriptor. Out: mapped blocks that outlive their closing while views live.
+Never: leaves a name behind, truncates, raises because a view is still alive.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import itertools
+import mmap
+import os
+from collections.abc import Callable
+
+from ..abc.memory import Block, MemorySource
+from ..errors import ProtocolError
+
+__all__ = ["PAGE", "AnonymousMemory", "MappedBlock", "MemfdMemory", "map_fd"]
+
+PAGE = mmap.PAGESIZE
+"""Bytes; segments are whole pages."""
+
+_HUGE_PAGE = 2 << 20
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_MADV_DONTNEED = 4
+_MADV_REMOVE = 9
+_MADV_HUGEPAGE = 14
+_MAP_FAILED = ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+_serial = itertools.count(1)
+
+
+def _last_error(what: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"{what}: {os.strerror(number)}")
+
+
+class _Mapping:
+    """One mapping. It is undone when nobody refers to it: the block or any view of it does."""
+
+    __slots__ = ("_munmap", "address", "nbytes")
+
+    def __init__(self, nbytes: int, flags: int, fd: int) -> None:
+        # mmap.mmap would keep a second descriptor open for as long as the mapping lives.
+        self.nbytes = 0
+        address = _libc.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0)
+        if address is None or address == _MAP_FAILED:
+            raise _last_error(f"cannot map {nbytes:,} bytes")
+        self.address: int = address
+        self.nbytes = nbytes
+        # Kept here because module globals may be gone when the last view dies at exit.
+        self._munmap: Callable[[int, int], int] = _libc.munmap
+
+    def __del__(self) -> None:
+        if self.nbytes:
+            self._munmap(self.address, self.nbytes)
+
+    def memory(self) -> memoryview:
+        array = (ctypes.c_ubyte * self.nbytes).from_address(self.address)
+        array.mapping = self  # type: ignore[attr-defined]  # the view owns the array, the array us
+        return memoryview(array).cast("B")
+
+
+class MappedBlock(Block):
+    """A block over one mapping."""
+
+    def __init__(self, mapping: _Mapping, fd: int, advice: int) -> None:
+        self.address = mapping.address
+        self.nbytes = mapping.nbytes
+        self.fd = fd
+        self._memory: memoryview | None = mapping.memory()
+        self._advice = advice
+
+    def view(self, offset: int = 0, nbytes: int | None = None) -> memoryview:
+        """Writable bytes ``[offset, offset + nbytes)``; to the end without ``nbytes``.
+
+        Raises:
+            ValueError: the block is closed, or the range is not inside it.
+        """
+        if self._memory is None:
+            raise ValueError("the block is closed")
+        if nbytes is None:
+            nbytes = self.nbytes - offset
+        self._check(offset, nbytes)
+        return self._memory[offset : offset + nbytes]
+
+    def discard(self, offset: int, nbytes: int) -> None:
+        """Give whole pages inside the range back; the rest of the range keeps its bytes."""
+        if self._memory is None:
+            raise ValueError("the block is closed")
+        self._check(offset, nbytes)
+        start = -(-offset // PAGE) * PAGE
+        end = offset + nbytes
+        if end < self.nbytes:  # the last page belongs to this block alone
+            end = end // PAGE * PAGE
+        if end > start and _libc.madvise(self.address + start, end - start, self._advice):
+            raise _last_error(f"cannot give back {end - start:,} bytes")
+
+    def close(self) -> None:
+        self._memory = None
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if getattr(self, "fd", -1) >= 0:
+            self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._memory is None else f"fd {self.fd}" if self.fd >= 0 else "open"
+        return f"<{type(self).__name__} {self.nbytes:,} bytes at {self.address:#x}, {state}>"
+
+    def _check(self, offset: int, nbytes: int) -> None:
+        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
+            raise ValueError(
+                f"bytes {offset:,} to {offset + nbytes:,} are not inside a block of {self.nbytes:,}"
+            )
+
+
+def _check_size(nbytes: int) -> None:
+    if nbytes <= 0:
+        raise ValueError(f"a block has at least one byte, not {nbytes}")
+
+
+class MemfdMemory(MemorySource):
+    """Shared memory without a name. A peer gets the descriptor and maps it by :func:`map_fd`.
+
+    Neither side can change its size, so no access to a mapping of it can fail.
+    """
+
+    def __init__(self, name: str = "omni-async") -> None:
+        self._name = name
+
+    def allocate(self, nbytes: int) -> MappedBlock:
+        """A new block of zeros; pages come as they are touched.
+
+        Raises:
+            MemoryError: the system refused: address space, descriptors or file size.
+        """
+        _check_size(nbytes)
+        fd = -1
+        try:
+            fd = os.memfd_create(
+                f"{self._name}-{next(_serial)}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+            )
+            os.ftruncate(fd, nbytes)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+            return MappedBlock(_Mapping(nbytes, mmap.MAP_SHARED, fd), fd, _MADV_REMOVE)
+        except (OSError, OverflowError, ctypes.ArgumentError) as error:
+            if fd >= 0:
+                os.close(fd)
+            raise MemoryError(f"no shared memory of {nbytes:,} bytes: {error}") from error
+
+
+class AnonymousMemory(MemorySource):
+    """Private memory of this process.
+
+    Args:
+        huge: ask for 2 MiB pages where a block can hold one; first use is then about five
+            times faster.
+    """
+
+    def __init__(self, *, huge: bool = True) -> None:
+        self._huge = huge
+
+    def allocate(self, nbytes: int) -> MappedBlock:
+        """A new block of zeros; pages come as they are touched.
+
+        Raises:
+            MemoryError: the system refused.
+        """
+        _check_size(nbytes)
+        try:
+            mapping = _Mapping(nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+        except (OSError, OverflowError, ctypes.ArgumentError) as error:
+            raise MemoryError(f"no memory of {nbytes:,} bytes: {error}") from error
+        if self._huge and nbytes >= _HUGE_PAGE:
+            # Only a wish: a kernel without huge pages refuses it, and ordinary ones do.
+            _libc.madvise(mapping.address, nbytes, _MADV_HUGEPAGE)
+        return MappedBlock(mapping, -1, _MADV_DONTNEED)
+
+
+def map_fd(fd: int, nbytes: int) -> MappedBlock:
+    """Map memory that a peer passed along; ``fd`` is owned from here on, whatever happens.
+
+    Args:
+        fd: descriptor of the peer's :class:`MemfdMemory` block.
+        nbytes: length in bytes the peer told.
+
+    Raises:
+        ProtocolError: it is not memory of that length, or its owner could shrink it and so kill
+            whoever reads it.
+        MemoryError: the system refused the mapping.
+    """
+    try:
+        if nbytes <= 0:
+            raise ProtocolError(f"a region has at least one byte, the peer said {nbytes}")
+        try:
+            size = os.fstat(fd).st_size
+            seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        except OSError as error:
+            raise ProtocolError(f"the peer's descriptor is no sealed memory: {error}") from error
+        if size < nbytes:
+            raise ProtocolError(f"the peer's region has {size:,} bytes, it said {nbytes:,}")
+        if not seals & fcntl.F_SEAL_SHRINK:
+            raise ProtocolError("the peer's region is not sealed against shrinking")
+        if seals & (fcntl.F_SEAL_WRITE | getattr(fcntl, "F_SEAL_FUTURE_WRITE", 16)):
+            raise ProtocolError("the peer's region is sealed against writing")
+        try:
+            mapping = _Mapping(nbytes, mmap.MAP_SHARED, fd)
+        except OSError as error:
+            raise MemoryError(f"cannot map the peer's region: {error}") from error
+        return MappedBlock(mapping, -1, _MADV_REMOVE)
+    finally:
+        if fd >= 0:
+            os.close(fd)
