@@ -136,7 +136,8 @@ def types(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Run every example in README and docs, then build the pages; warnings are errors."""
     python = _shared(session, "docs", extras=["demo", "prometheus", "uvloop"])
-    session.run(python, "-m", "pytest", "README.md", "docs", external=True)
+    examples = ["-p", "docs.examples", "README.md", "docs"]
+    session.run(python, "-m", "pytest", *examples, external=True)
     build = ["-W", "--keep-going", "-q", "-b", "html", "docs", "docs/_build/html"]
     session.run(python, "-m", "sphinx", *build, external=True)
 

@@ -20,6 +20,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,11 @@ class Blocks:
             for command, output in commands(str(example.parsed)):
                 check_command(command, output)
         else:
-            run_python(example)
+            try:
+                run_python(example)
+            except Exception:
+                # Plain text, since Sybil cannot show an exception that has another behind it.
+                raise AssertionError(traceback.format_exc()) from None
 
 
 def commands(block: str) -> list[tuple[str, str]]:

@@ -39,10 +39,14 @@ class OptionTable(Directive):
     def run(self) -> list[nodes.Node]:
         from omni_async import registry
 
-        backend = registry.find(self.arguments[0])
+        backend = registry.backend_for(self.arguments[0])
         lines = [".. list-table::", "   :header-rows: 1", "   :widths: 22 18 14 46", ""]
         for row in [("option", "type", "default", "meaning"), *rows(backend.options)]:
-            marked = row if row[0] == "option" else (f"``{row[0]}``", *(row[1:2]), f"``{row[2]}``", row[3])
+            marked = (
+                row
+                if row[0] == "option"
+                else (f"``{row[0]}``", *(row[1:2]), f"``{row[2]}``", row[3])
+            )
             for index, cell in enumerate(marked):
                 lines.append(f"   {'* -' if index == 0 else '  -'} {cell}")
         node = nodes.Element()
