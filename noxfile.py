@@ -22,6 +22,7 @@ import nox
 ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 SHARED = ROOT / ".nox" / "shared"
+PEER = ROOT / ".nox" / "peer"
 MINIMAL_PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 
 # Library that the loader looks for -> Debian package that brings it.
@@ -144,9 +145,16 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
-    """A benchmark by name: `nox -s bench -- shm`."""
+    """A benchmark by name: `nox -s bench -- shm`; the other library comes from the index."""
     python = _shared(session, "bench", extras=["demo", "uvloop"])
-    session.run(python, "-m", "bench", *session.posargs, external=True)
+    args = list(session.posargs or ["shm"])
+    if args[0] == "shm" and "--peer" not in args:
+        if not list(PEER.glob("*.whl")):
+            [wheel] = _group("peer")
+            pip = [python, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(PEER)]
+            session.run(*pip, wheel, external=True)
+        args += ["--peer", str(PEER)]
+    session.run(python, "-m", "omni_async.cli.main", "bench", *args, external=True)
 
 
 @nox.session(venv_backend="none", default=False)

@@ -57,7 +57,7 @@ class Blocks:
         else:
             try:
                 run_python(example)
-            except Exception:
+            except Exception:  # noqa: BLE001 - any failure of an example is a failed test
                 # Plain text, since Sybil cannot show an exception that has another behind it.
                 raise AssertionError(traceback.format_exc()) from None
 
