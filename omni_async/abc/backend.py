@@ -22,13 +22,18 @@ class Options(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
 
     memory_pool_size: int | None = pydantic.Field(
-        default=None, gt=0, description="Limit of the pool in bytes; default depends on the memory at hand."
+        default=None,
+        gt=0,
+        description="Limit of the pool in bytes; default depends on the memory at hand.",
     )
     buffer_ttl_seconds: float = pydantic.Field(
         default=300.0, gt=0, description="Seconds an unclaimed payload is kept."
     )
     inline_limit: int = pydantic.Field(
-        default=8192, ge=0, le=1 << 20, description="Largest payload in bytes that rides inside its offer."
+        default=8192,
+        ge=0,
+        le=1 << 20,
+        description="Largest payload in bytes that rides inside its offer.",
     )
     peer_timeout: float = pydantic.Field(
         default=30.0, gt=0, description="Seconds of silence after which a peer counts as dead."

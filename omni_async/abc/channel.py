@@ -49,7 +49,8 @@ class Channel(abc.ABC):
         """End the line for messages, but keep its descriptor open and return it.
 
         The peer sees the line end only when that descriptor is closed: the owner of memory that is
-        still being read here learns so that the last reader is gone. Returns -1 where there is none.
+        still being read here learns so that the last reader is gone. Works inside
+        :meth:`ChannelHandler.ended` too. Returns -1 where there is none.
         """
 
 

@@ -63,10 +63,12 @@ class Engine(abc.ABC):
         """The engine's own address for the handshake, opaque to everybody else."""
         return b""
 
-    def meet(self, peer: str, descriptor: bytes) -> None:
+    def meet(self, peer: str, descriptor: bytes) -> None:  # noqa: B027 - most have nothing to do
         """A peer's :meth:`describe` has arrived; called once per incarnation."""
 
-    async def write(self, peer: str, moves: Sequence[Move], regions: dict[int, RemoteRegion]) -> None:
+    async def write(
+        self, peer: str, moves: Sequence[Move], regions: dict[int, RemoteRegion]
+    ) -> None:
         """Move local bytes into the peer's regions; return when they are placed there.
 
         Raises:
@@ -76,7 +78,9 @@ class Engine(abc.ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no WRITE")
 
-    async def read(self, peer: str, moves: Sequence[Move], regions: dict[int, RemoteRegion]) -> None:
+    async def read(
+        self, peer: str, moves: Sequence[Move], regions: dict[int, RemoteRegion]
+    ) -> None:
         """Move bytes from the peer's regions here; same contract as :meth:`write`."""
         raise NotImplementedError(f"{type(self).__name__} has no READ")
 

@@ -145,7 +145,8 @@ class Ping(Message, tag=11):
 
 class Bye(Message, tag=12):
     reason: str = ""
-    held: list[int] = []
+    held: list[int] | None = None
+    """``None``: a refusal or an error; it says nothing about memory."""
 
 
 AnyMessage = (

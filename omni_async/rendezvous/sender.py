@@ -93,7 +93,9 @@ class Sender:
         if ref in self._abandoned:
             self._abandoned.discard(ref)
             if ref in self._by_peer.get(ref[0], ()):  # cancelled, and still there to be told
-                self._say(ref, Done(ref[1]) if error is None else Fail(ref[1], FailCode.ENGINE, error))
+                self._say(
+                    ref, Done(ref[1]) if error is None else Fail(ref[1], FailCode.ENGINE, error)
+                )
             self._finish(ref)
         elif error is None:
             self._say(ref, Done(ref[1]))
@@ -214,6 +216,8 @@ class Sender:
             self._finish(ref)
 
     def _bye(self, peer: int, bye: Bye) -> None:
+        if bye.held is None:
+            return
         held = set(bye.held)
         for ref in list(self._by_peer.get(peer, ())):
             if ref[1] not in held:

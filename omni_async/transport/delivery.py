@@ -38,7 +38,9 @@ class Delivery:
             UsageError: the delivery was released.
         """
         if self._released:
-            raise UsageError(f"the delivery of {self.key!r} was released; keep its value before that")
+            raise UsageError(
+                f"the delivery of {self.key!r} was released; keep its value before that"
+            )
         return self._value
 
     def release(self) -> None:

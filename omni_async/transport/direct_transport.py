@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import structlog
 
 from .._aio.executor import OwnedExecutor
 from ..abc import Block, DirectBackend, Options
 from ..errors import ClosedError, TransferCancelled, UsageError
 from ..model import Endpoint, Health, Receipt, Region, Role, TransferKey
+from ..observe.log import get_logger
 from ..pool import DropQueue, Hold, ManagedBuffer, Pool, checked_limit
 from ..rendezvous.messages import WIRE, Hello
 from .base import Transport
@@ -29,7 +29,7 @@ from .receiving import Receiving
 from .sending import Sending
 from .wiring import Wiring
 
-_log = structlog.get_logger("omni_async.transport")
+_log = get_logger("omni_async.transport")
 
 SETTLE_SECONDS = 5.0
 """How long closing waits for engine operations that cannot be recalled."""
@@ -39,7 +39,12 @@ class DirectTransport(Transport):
     """codec → pool → rendezvous → engine, and back by return value."""
 
     def __init__(
-        self, backend: DirectBackend, options: Options, endpoint: Endpoint, role: Role, linger: float
+        self,
+        backend: DirectBackend,
+        options: Options,
+        endpoint: Endpoint,
+        role: Role,
+        linger: float,
     ) -> None:
         super().__init__(endpoint, role, backend.capabilities(options), linger)
         self._wiring = wiring = self._wire(backend, options)
@@ -140,7 +145,12 @@ class DirectTransport(Transport):
 
     def update_sender_info(self, host: str, port: int, rank: int | None = None) -> None:
         self._check("receiver")
-        if not isinstance(host, str) or not host or isinstance(port, bool) or not isinstance(port, int):
+        if (
+            not isinstance(host, str)
+            or not host
+            or isinstance(port, bool)
+            or not isinstance(port, int)
+        ):
             raise UsageError(f"a sender has a host (str) and a port (int), not {host!r}, {port!r}")
         assert self._receiving is not None
         self._receiving.update_sender(host, port, rank)
@@ -193,11 +203,13 @@ class DirectTransport(Transport):
 
     async def _close(self, linger: float) -> None:
         self._bound.check()
-        if self._closing is not None:
-            await asyncio.shield(self._closing)
-            return
-        if linger and self._sending is not None:
-            await self._sending.drain(self._wiring.loop.time() + linger)
+        try:
+            if linger and self._sending is not None and self._closing is None:
+                await self._sending.drain(self._wiring.loop.time() + linger)
+        finally:  # a cancellation ends the lingering, not the closing
+            await self._shut()
+
+    async def _shut(self) -> None:
         if self._closing is not None:
             await asyncio.shield(self._closing)
             return
@@ -206,13 +218,10 @@ class DirectTransport(Transport):
             self._end_lines()
             half = self._sending or self._receiving
             assert half is not None
-            settle = self._wiring.loop.create_task(half.settle())
-            await asyncio.wait([settle], timeout=SETTLE_SECONDS)
-            settle.cancel()
+            await half.settle(SETTLE_SECONDS)
         finally:
             self._release_parts()
-            if not self._closing.done():
-                self._closing.set_result(None)
+            self._closing.set_result(None)
 
     def abort(self) -> None:
         self._bound.check()
@@ -227,7 +236,9 @@ class DirectTransport(Transport):
         if self._sending is not None:
             dropped = self._sending.close(reason)
             if dropped:
-                _log.warning("closed with unclaimed payloads", count=dropped, stage=self.endpoint.stage)
+                _log.warning(
+                    "closed with unclaimed payloads", count=dropped, stage=self.endpoint.stage
+                )
         if self._receiving is not None:
             self._receiving.close(reason)
         self._wiring.pool.cancel_waiters(None, ClosedError(reason))
@@ -253,4 +264,3 @@ class DirectTransport(Transport):
 
 def _let_go(token: Any) -> None:
     token()
-

@@ -29,7 +29,9 @@ class Edge:
         """:meth:`Transport.put` on this edge. Cancellation: safe."""
         return await self.transport.put(*self.name, key, value, **options)
 
-    async def get(self, key: str, metadata: Mapping[str, Any] | None = None, **options: Any) -> Delivery:
+    async def get(
+        self, key: str, metadata: Mapping[str, Any] | None = None, **options: Any
+    ) -> Delivery:
         """:meth:`Transport.get` on this edge. Cancellation: safe."""
         return await self.transport.get(*self.name, key, metadata, **options)
 

@@ -10,19 +10,18 @@ import asyncio
 import os
 from typing import Any
 
-import structlog
-
 from ..abc import Channel, RemoteRegion
 from ..errors import OmniAsyncError, ProtocolError
 from ..model import Move, Verb
+from ..observe.log import get_logger
 from ..pool import Lease
 from ..rendezvous.completions import CompletionRegistry
 from ..rendezvous.messages import Bye, Message, Regions
 from ..rendezvous.receiver import Receiver
-from .peers import learn_regions, watch_end
+from .peers import EndWatch, learn_regions
 from .wiring import Wiring
 
-_log = structlog.get_logger("omni_async.transport")
+_log = get_logger("omni_async.transport")
 _LANDED = object()
 
 
@@ -75,7 +74,8 @@ class Link:
         self._landing: dict[int, list[Lease]] = {}
         self._reading: dict[int, bool] = {}
         """Reads under way, and whether their callers still want them."""
-        self._reads: set[asyncio.Task[None]] = set()
+        self.reads: set[asyncio.Task[None]] = set()
+        self._watch: EndWatch | None = None
         self.incarnation = ""
         self._pumping = False
         self._silent_since: float | None = None
@@ -151,7 +151,7 @@ class Link:
         if proven:
             self.core.writes_ended()
         elif fd >= 0:
-            watch_end(self.wiring.loop, fd, self._writes_ended)
+            self._watch = EndWatch(self.wiring.loop, fd, self._writes_ended)
         self.pump()
 
     def _writes_ended(self) -> None:
@@ -234,8 +234,8 @@ class Link:
         answer = self.expect(op)
         self._reading[op] = True
         task = self.wiring.loop.create_task(self._read(op, moves, self.lifeline))
-        self._reads.add(task)
-        task.add_done_callback(self._reads.discard)
+        self.reads.add(task)
+        task.add_done_callback(self.reads.discard)
         return answer
 
     async def _read(self, op: int, moves: list[Move], lifeline: Lifeline) -> None:
@@ -250,11 +250,6 @@ class Link:
             self._completions.resolve(op, outcome)
         else:
             self.give_up(op)
-
-    async def settle(self) -> None:
-        """Wait for reads under way: they cannot be recalled."""
-        while self._reads:
-            await asyncio.wait(self._reads)
 
     def _quarantine(self, op: int) -> None:
         for lease in self._landing.get(op, ()):
@@ -274,4 +269,6 @@ class Link:
             channel.send(Bye(reason, self.core.held))
             channel.flush()
             self._part(channel)
+        if self._watch is not None:
+            self._watch.close()
         self.dialer.close()

@@ -7,7 +7,9 @@ Never: decides what a region is used for.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
 from collections.abc import Callable
 
 from ..abc import Channel, Engine, RemoteRegion
@@ -56,24 +58,35 @@ def learn_regions(
             engine.detach(remote)
 
 
-def watch_end(loop: asyncio.AbstractEventLoop, fd: int, ended: Callable[[], None]) -> None:
-    """Call ``ended`` when the other side of a given-up line is closed; owns ``fd``.
+class EndWatch:
+    """Gives up a line and calls ``ended`` when the other side has closed it too; owns ``fd``.
 
     The kernel closes it with the peer's process, or the peer with its last view: either way nobody
     reads this side's memory any more.
     """
 
-    def readable() -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, ended: Callable[[], None]) -> None:
+        self._loop = loop
+        self._ended = ended
+        self._line = socket.socket(fileno=fd)
+        self._line.setblocking(False)
+        with contextlib.suppress(OSError):  # the peer may be gone already
+            self._line.shutdown(socket.SHUT_WR)
+        loop.add_reader(fd, self._readable)
+
+    def _readable(self) -> None:
         try:
-            data = os.read(fd, 65536)
-        except BlockingIOError:
+            data = self._line.recv(65536)
+        except (BlockingIOError, InterruptedError):
             return
         except ConnectionError:
             data = b""
         if not data:
-            loop.remove_reader(fd)
-            os.close(fd)
-            ended()
+            self.close()
+            self._ended()
 
-    os.set_blocking(fd, False)
-    loop.add_reader(fd, readable)
+    def close(self) -> None:
+        """Stop watching. Idempotent."""
+        if self._line.fileno() >= 0:
+            self._loop.remove_reader(self._line.fileno())
+            self._line.close()

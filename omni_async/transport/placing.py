@@ -56,9 +56,7 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
     )
 
 
-def _in_pool(
-    wiring: Wiring, frames: list[Frame]
-) -> tuple[dict[int, PlaceWord], list[Lease]]:
+def _in_pool(wiring: Wiring, frames: list[Frame]) -> tuple[dict[int, PlaceWord], list[Lease]]:
     """Frames that already live in the pool, by their number: they stay where they are."""
     apart: dict[int, PlaceWord] = {}
     leases: list[Lease] = []

@@ -194,10 +194,11 @@ class Receiving:
                 count += 1
         return count
 
-    async def settle(self) -> None:
-        """Wait for engine operations under way: their slots are theirs until then."""
-        for link in list(self._links.values()):
-            await link.settle()
+    async def settle(self, timeout: float) -> None:
+        """Wait for reads under way: their slots are theirs until then."""
+        reads = [task for link in self._links.values() for task in link.reads]
+        if reads:
+            await asyncio.wait(reads, timeout=timeout)
 
     def close(self, reason: str) -> None:
         """End all links; waiting gets end with ``ClosedError``. Living views keep their memory."""
@@ -215,7 +216,7 @@ def _expire(future: asyncio.Future[Any]) -> None:
 
 
 def _address(host: str, port: int) -> str:
-    if "://" in host or host.startswith("unix:") or host.startswith("local:"):
+    if "://" in host or host.startswith(("unix:", "local:")):
         return host
     return f"tcp://{host}:{port}"
 

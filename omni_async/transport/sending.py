@@ -9,20 +9,27 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import structlog
-
 from ..abc import Channel, RemoteRegion
 from ..codec import encode
-from ..errors import KeyExists, OmniAsyncError, ProtocolError
+from ..errors import ClosedError, KeyExists, OmniAsyncError, ProtocolError
 from ..model import Move, Receipt, Region, TransferKey, Verb
+from ..observe.log import get_logger
 from ..rendezvous.directory import KeyClaimed
 from ..rendezvous.messages import Bye, Message, Regions
 from ..rendezvous.sender import Sender, Write
-from .peers import learn_regions, watch_end
+from .peers import EndWatch, learn_regions
 from .placing import place
 from .wiring import Wiring
 
-_log = structlog.get_logger("omni_async.transport")
+_log = get_logger("omni_async.transport")
+
+IDLE_SECONDS = 10.0
+"""Without a put for this long, memory that nobody leases goes back to the system."""
+IDLE_KEEP = 64 << 20
+"""Bytes that stay warm even then."""
+IDLE_PIECE = 4 << 20
+"""Bytes given back in one turn of the loop: below a millisecond."""
+IDLE_PAUSE = 0.01
 
 
 class Sending:
@@ -38,7 +45,9 @@ class Sending:
         self._last = 0
         self._writes: dict[asyncio.Task[None], int] = {}
         """Engine operations under way, and the receiver each of them writes to."""
+        self._watches: dict[int, EndWatch] = {}
         self._expiry: asyncio.TimerHandle | None = None
+        self._idle: asyncio.TimerHandle | None = None
         self._drained: list[asyncio.Future[None]] = []
         self._closed = False
 
@@ -62,6 +71,9 @@ class Sending:
             payload = await place(wiring, encoded, owner, None if limit is None else now + limit)
         except OmniAsyncError as error:
             raise _located(error, wiring.where(where)) from error.__cause__
+        if self._closed:
+            payload.drop()
+            raise ClosedError(f"transport {wiring.endpoint} was closed during the put")
         try:
             core.put(where, payload, owner, consumers, now)
         except KeyClaimed:
@@ -70,6 +82,8 @@ class Sending:
         self.pump()
         if self._expiry is None:
             self._set_expiry()
+        if self._idle is None:
+            self._idle = wiring.loop.call_later(IDLE_SECONDS, self._trim, wiring.counters.puts)
         return Receipt(
             encoded.nbytes,
             {
@@ -132,6 +146,8 @@ class Sending:
             learn_regions(self._wiring.engine, channel, message, fds, known)
         else:
             self.core.receive(number, message)
+            if isinstance(message, Bye) and message.held != []:
+                self.ended(channel, ProtocolError(message.reason, peer=channel.name))
             self.pump()
 
     def silent(self, channel: Channel, seconds: float) -> None:
@@ -144,13 +160,13 @@ class Sending:
         if number is None:
             return
         del self._channels[number]
+        # A line that the peer closed proves that it reads no more; one that we give up does not.
         proven = not isinstance(error, ProtocolError)
         fd = -1 if proven else channel.detach()
-        if proven or fd < 0:
-            channel.close()
+        channel.close()
         self.core.peer_ended(number, proven=proven)
         if fd >= 0:
-            watch_end(self._wiring.loop, fd, lambda: self._proven(number))
+            self._watches[number] = EndWatch(self._wiring.loop, fd, lambda: self._proven(number))
         self._retire(number)
         self.pump()
 
@@ -161,6 +177,7 @@ class Sending:
                 self._wiring.engine.detach(remote)
 
     def _proven(self, number: int) -> None:
+        del self._watches[number]
         self.core.peer_proven(number)
         self.pump()
 
@@ -206,8 +223,10 @@ class Sending:
 
     def _set_expiry(self) -> None:
         self._expiry = None
-        when = self.core.directory.next_expiry()
-        if when is not None and not self._closed:
+        if not self._closed and len(self.core.directory):
+            when = self.core.directory.next_expiry()
+            if when is None:  # all are claimed; some may come back
+                when = self._wiring.loop.time() + self._wiring.options.buffer_ttl_seconds
             self._expiry = self._wiring.loop.call_at(when, self._expire)
 
     def _expire(self) -> None:
@@ -220,6 +239,17 @@ class Sending:
             )
         self.pump()
         self._set_expiry()
+
+    def _trim(self, puts: int) -> None:
+        """Give pages back to the system piece by piece, once nothing was put for a while."""
+        wiring = self._wiring
+        loop, now = wiring.loop, wiring.counters.puts
+        if now != puts:
+            self._idle = loop.call_later(IDLE_SECONDS, self._trim, now)
+        elif wiring.pool.trim(IDLE_KEEP, at_most=IDLE_PIECE):
+            self._idle = loop.call_later(IDLE_PAUSE, self._trim, now)
+        else:
+            self._idle = None
 
     async def drain(self, deadline: float | None) -> int:
         """Wait until nothing is on offer; returns how much still is."""
@@ -247,8 +277,11 @@ class Sending:
         if self._closed:
             return 0
         self._closed = True
-        if self._expiry is not None:
-            self._expiry.cancel()
+        for timer in (self._expiry, self._idle):
+            if timer is not None:
+                timer.cancel()
+        for watch in self._watches.values():
+            watch.close()
         count = self.core.close()
         self.pump()
         self._listener.close()
@@ -259,10 +292,10 @@ class Sending:
         self._numbers.clear()
         return count
 
-    async def settle(self) -> None:
+    async def settle(self, timeout: float) -> None:
         """Wait for the engine's writes to end: their slots are theirs until then."""
-        while self._writes:
-            await asyncio.wait(self._writes)
+        if self._writes:
+            await asyncio.wait(self._writes, timeout=timeout)
 
 
 def _give_up(waiter: asyncio.Future[None]) -> None:

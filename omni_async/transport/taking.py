@@ -6,8 +6,6 @@ Never: trusts an offer's lengths; consumes a payload before its value stands.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ import numpy as np
 from .._aio.copying import INLINE_COPY
 from ..codec import decode
 from ..errors import PeerLost, ProtocolError
-from ..model import ALIGNMENT, Verb, packed, TransferKey
+from ..model import ALIGNMENT, TransferKey, Verb, packed
 from ..pool import Hold, ManagedBuffer
 from ..rendezvous.messages import Offer
 from .delivery import Delivery
@@ -115,7 +113,9 @@ def _mapped(link: Link, op: int, offer: Offer) -> list[Array]:
         if region is None or place.offset < 0 or place.offset + place.nbytes > region.nbytes:
             raise ProtocolError(f"an offer names {place}, which is in no region that was announced")
         owner = (region.handle, link.lifeline)
-        hold = Hold(region.address + place.offset, place.nbytes, held.let_go, link.wiring.drops, owner)
+        hold = Hold(
+            region.address + place.offset, place.nbytes, held.let_go, link.wiring.drops, owner
+        )
         arrays.append(np.asarray(hold))
     return arrays
 

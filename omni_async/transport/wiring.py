@@ -40,11 +40,7 @@ class Wiring:
     def regions(self, ids: list[int] | None = None) -> tuple[Regions, list[int]]:
         """The word that tells a peer of this side's regions, and the descriptors to send with it."""
         regions = [
-            region
-            for number, region in self.pool.regions.items()
-            if ids is None or number in ids
+            region for number, region in self.pool.regions.items() if ids is None or number in ids
         ]
-        words = [
-            RegionWord(r.id, r.address, r.nbytes, r.descriptor, r.fd >= 0) for r in regions
-        ]
+        words = [RegionWord(r.id, r.address, r.nbytes, r.descriptor, r.fd >= 0) for r in regions]
         return Regions(words), [r.fd for r in regions if r.fd >= 0]
