@@ -143,6 +143,8 @@ class Lease:
 
     def view(self) -> memoryview:
         """The writable bytes."""
+        if self.state is _FREE:
+            raise LeaseError(f"view refused, use after free: {self!r}")
         return self.segment.keep[self.offset : self.offset + self.nbytes]
 
     def _step(self, event: Event, holds: int, pins: int) -> None:

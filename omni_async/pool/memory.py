@@ -76,13 +76,14 @@ class _Mapping:
 
 
 class MappedBlock(Block):
-    """A block over one mapping."""
+    """A block over one mapping, which ends when neither the block nor a view is referred to."""
 
     def __init__(self, mapping: _Mapping, fd: int, advice: int) -> None:
         self.address = mapping.address
         self.nbytes = mapping.nbytes
         self.fd = fd
-        self._memory: memoryview | None = mapping.memory()
+        self._memory = mapping.memory()
+        self._closed = False
         self._advice = advice
 
     def view(self, offset: int = 0, nbytes: int | None = None) -> memoryview:
@@ -91,8 +92,6 @@ class MappedBlock(Block):
         Raises:
             ValueError: the block is closed, or the range is not inside it.
         """
-        if self._memory is None:
-            raise ValueError("the block is closed")
         if nbytes is None:
             nbytes = self.nbytes - offset
         self._check(offset, nbytes)
@@ -100,8 +99,6 @@ class MappedBlock(Block):
 
     def discard(self, offset: int, nbytes: int) -> None:
         """Give whole pages inside the range back; the rest of the range keeps its bytes."""
-        if self._memory is None:
-            raise ValueError("the block is closed")
         self._check(offset, nbytes)
         start = -(-offset // PAGE) * PAGE
         end = offset + nbytes
@@ -111,7 +108,12 @@ class MappedBlock(Block):
             raise _last_error(f"cannot give back {end - start:,} bytes")
 
     def close(self) -> None:
-        self._memory = None
+        """Close the descriptor and give out no more views. Idempotent.
+
+        The mapping is not undone here, for somebody who knows an address may hold on to nothing
+        but the block.
+        """
+        self._closed = True
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             os.close(fd)
@@ -121,10 +123,12 @@ class MappedBlock(Block):
             self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._memory is None else f"fd {self.fd}" if self.fd >= 0 else "open"
+        state = "closed" if self._closed else f"fd {self.fd}" if self.fd >= 0 else "open"
         return f"<{type(self).__name__} {self.nbytes:,} bytes at {self.address:#x}, {state}>"
 
     def _check(self, offset: int, nbytes: int) -> None:
+        if self._closed:
+            raise ValueError("the block is closed")
         if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
             raise ValueError(
                 f"bytes {offset:,} to {offset + nbytes:,} are not inside a block of {self.nbytes:,}"

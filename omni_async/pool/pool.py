@@ -221,8 +221,9 @@ class Pool:
     def close(self) -> int:
         """Give up all segments. Idempotent.
 
-        Who waits gets :class:`ClosedError`. Memory with living views stays mapped until they are
-        gone. A segment that an operation in flight may touch stays, registered, until that ends.
+        Who waits gets :class:`ClosedError`. Memory stays mapped while there are views of it, or
+        somebody refers to a lease in it that is not free. A segment that an operation in flight may
+        touch stays, registered, until that ends.
 
         Returns:
             Leases that could not be freed, because an operation has not ended.
@@ -243,7 +244,7 @@ class Pool:
             offset = lease.offset
             segment.allocator.free(offset)
             segment.starts.remove(offset)
-            del segment.leases[offset]
+            segment.leases.pop(offset, None)  # forgotten when the pool was closed
             if offset + lease.size > segment.warm:  # trimmed around it while it lived
                 segment.warm = offset + lease.size
             self._used -= lease.size

@@ -35,7 +35,8 @@ class Segment:
     )
 
     def __init__(self, block: Block, region: Region, alignment: int) -> None:
-        self.block = block
+        self.block: Block | None = block
+        """``None`` once closed."""
         self.region = region
         self.address = block.address
         self.nbytes = block.nbytes
@@ -76,6 +77,7 @@ class Segment:
     def discard(self, ranges: list[tuple[int, int]], budget: int, page: int) -> int:
         """Give pages of ``ranges`` back in that order, ``budget`` bytes at most; how many."""
         given = 0
+        assert self.block is not None
         for offset, nbytes in ranges:
             nbytes_now = min(nbytes, (budget - given) // page * page)
             if nbytes_now <= 0:
@@ -86,6 +88,11 @@ class Segment:
         return given
 
     def close(self) -> None:
-        """Close the block; a lease that outlives its slot must not keep the memory mapped."""
-        self.keep = memoryview(b"")
-        self.block.close()
+        """Close the block. Leases that are not free yet keep its memory mapped, each for itself."""
+        if self.leases:
+            self.leases.clear()  # a circle of references would leave the end to the collector
+        else:
+            self.keep = memoryview(b"")  # a lease that outlives its slot must not keep memory
+        if self.block is not None:
+            self.block.close()
+            self.block = None

@@ -87,7 +87,7 @@ class Line(Generic[T]):
                 if not future.done():
                     try:
                         granted = self._grant(waiter.nbytes)
-                    except Exception as error:  # the waiter's to handle, not that of who gave back
+                    except Exception as error:  # noqa: BLE001 - the waiter's to handle
                         if not future.done():
                             future.set_exception(error)
                     else:
