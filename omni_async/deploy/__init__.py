@@ -1,1 +1,20 @@
-"""."""
+"""The deploy YAML: what a file says, what follows from it, and a stage opened from it."""
+
+from __future__ import annotations
+
+from .connectors import Connector
+from .loader import load_deploy
+from .mistakes import Mistake
+from .stage import Stage, open_stage
+from .wiring import Deploy, StagePlan, Wire
+
+__all__ = [
+    "Connector",
+    "Deploy",
+    "Mistake",
+    "Stage",
+    "StagePlan",
+    "Wire",
+    "load_deploy",
+    "open_stage",
+]

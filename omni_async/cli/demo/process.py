@@ -1,0 +1,58 @@
+"""One process of the demo: a stage, or the check.
+
+In: a job on standard input. Out: events on standard output, logs on standard error.
+Never: decides anything; the exit status is 0 only when the job is done.
+
+Run as ``python -m omni_async.cli.demo.process NAME``; the name is for whoever looks at ``ps``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import traceback
+
+from omni_async import OmniAsyncError
+
+from . import words
+from .line import Line
+
+
+def main() -> int:
+    events = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # whatever else prints must not get between the events
+    line = Line(sys.stdin.buffer, events)
+    try:
+        line.say(_done(line))
+    except Exception as error:  # noqa: BLE001 - told, and the process ends
+        cause = _innermost(error)
+        if not isinstance(cause, OmniAsyncError):
+            traceback.print_exc()
+        line.say(words.Failed(f"{type(cause).__name__}: {cause}"))
+        return 1
+    return 0
+
+
+def _done(line: Line) -> words.Done:
+    import torch
+
+    torch.set_num_threads(1)  # one core for each process
+    if line.job.role == words.CHECK:
+        from .check import check
+
+        return check(line)
+    from .pipeline import run_stage
+
+    return asyncio.run(run_stage(line))
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """What a task group's error is about."""
+    while inner := getattr(error, "exceptions", None):
+        error = inner[0]
+    return error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""What the demo shows to people.
+
+In: a run under way, or its result. Out: a line that changes, then tables.
+Never: writes to standard output, draws on what is no terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from time import perf_counter
+
+from . import dsp
+from .result import EdgeResult, Result, StageResult
+from .run import NAMES, Run
+
+_FRAME_SECONDS = 0.05
+
+
+class ProgressLine:
+    """One line on the terminal, drawn anew as the run goes on; nothing where there is none."""
+
+    def __init__(self, shown: bool) -> None:
+        self._shown = shown and sys.stderr.isatty()
+        self._drawn = 0.0
+
+    def __call__(self, run: Run) -> None:
+        now = perf_counter()
+        if self._shown and now - self._drawn >= _FRAME_SECONDS:
+            self._drawn = now
+            sys.stderr.write(f"\r\x1b[K{progress(run, now)}")
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def progress(run: Run, now: float) -> str:
+    """Where a run stands."""
+    total = run.options.requests
+    if not run.began:
+        ready = sum(child.ready.is_set() for child in run.stages)
+        return f"starting {len(run.stages)} processes, {ready} ready"
+    if run.seconds:
+        return f"checking against one process: {len(run.check.finished)} of {total} requests"
+    chunks = [max(child.progress.sent, child.progress.received) for child in run.stages]
+    stages = " -> ".join(f"{name} {n}" for name, n in zip(NAMES.values(), chunks, strict=True))
+    seconds = now - run.began
+    speed = sum(child.progress.nbytes for child in run.stages) / seconds if seconds else 0
+    finished = len(run.stages[-1].finished)
+    return f"{stages} chunks | {finished} of {total} requests | {size(speed)}/s | {seconds:.1f} s"
+
+
+def report(result: Result) -> str:
+    """The tables and the verdict."""
+    rate = dsp.CODEBOOKS * 16 * result.rate / dsp.HOP / 1000
+    many = f"{result.requests} requests" if result.requests > 1 else "1 request"
+    likeness = "" if result.snr_db is None else f", {result.snr_db:.1f} dB above the difference"
+    lines = [
+        f"{result.recording}: {result.sound_seconds:.1f} s at {result.rate} Hz",
+        f"{many} in {result.seconds:.2f} s; the codes take {rate:.0f} kbit/s{likeness}",
+        "",
+        *_grid(
+            ("edge", "cargo", "connector", "chunks", "bytes", "bytes/s", "p50", "p99", "waited"),
+            [_edge(edge) for edge in result.edges],
+        ),
+        "",
+        *_grid(
+            ("stage", "name", "event loop late by p50", "p99", "at most"),
+            [_stage(stage) for stage in result.stages],
+        ),
+        "",
+        "p50, p99: from chunk put and receiver asking to usable tensors. waited: how long a chunk lay",
+        "ready before its receiver asked (median).",
+        "",
+        f"written: {result.outputs[0]}"
+        + (f" and {len(result.outputs) - 1} more" if len(result.outputs) > 1 else ""),
+        _verdict(result),
+    ]
+    return "\n".join(lines)
+
+
+def size(nbytes: float) -> str:
+    """``12.3 MB``."""
+    for unit in ("B", "KB", "MB"):
+        if nbytes < 1000:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.1f} GB"
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:.2f} ms"
+
+
+def _edge(edge: EdgeResult) -> tuple[str, ...]:
+    lost = "" if edge.sent == edge.received else f" of {edge.sent}"
+    return (
+        edge.edge,
+        edge.cargo,
+        edge.connector,
+        f"{edge.received}{lost}",
+        size(edge.nbytes),
+        f"{size(edge.nbytes_per_second)}/s",
+        milliseconds(edge.latency_ms_p50),
+        milliseconds(edge.latency_ms_p99),
+        milliseconds(edge.waited_ms_p50),
+    )
+
+
+def _stage(stage: StageResult) -> tuple[str, ...]:
+    lag = stage.loop_lag_ms
+    figures = (lag.p50, lag.p99, lag.worst) if lag else ()
+    return (stage.stage, stage.name, *(milliseconds(figure) for figure in figures))
+
+
+def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns under their heads; words to the left, figures to the right."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    words = [not any(row[i][:1].isdigit() for row in rows) or i == 0 for i in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [
+            cell.ljust(width) if word else cell.rjust(width)
+            for cell, width, word in zip(row, widths, words, strict=True)
+        ]
+        return "  ".join(cells).rstrip()
+
+    return [line(head), "  ".join("-" * width for width in widths), *(line(row) for row in rows)]
+
+
+def _verdict(result: Result) -> str:
+    if not result.identical:
+        names = ", ".join(result.different)
+        return f"DIFFERENT: {names}: not what one process computes"
+    if not result.complete:
+        return "INCOMPLETE: not every chunk that was sent was received"
+    many = "the file is" if result.requests == 1 else f"all {result.requests} files are"
+    return f"identical: {many} bit for bit what one process computes"

@@ -1,0 +1,66 @@
+"""``omni-async``: the command line.
+
+In: arguments. Out: a report for people or one JSON object on standard output, an exit status.
+Never: does the work of a command, prints a traceback for an error that says it all.
+
+A command is a module with ``NAME``, ``HELP``, ``configure(parser)`` and ``run(args) -> status``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from omni_async import OmniAsyncError, __version__
+
+from . import config, demo
+
+
+class Command(Protocol):
+    """What a module of a command holds."""
+
+    NAME: str
+    HELP: str
+
+    def configure(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, args: argparse.Namespace) -> int: ...
+
+
+COMMANDS: tuple[Command, ...] = (demo, config)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; 0 only when what was asked for holds."""
+    parser = argparse.ArgumentParser(
+        prog="omni-async", description="Asyncio-native transports between stages."
+    )
+    parser.add_argument("--version", action="version", version=f"omni-async {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        sub = commands.add_parser(command.NAME, help=command.HELP)
+        command.configure(sub)
+        sub.add_argument("--json", action="store_true", help="one JSON object on standard output")
+        sub.set_defaults(run=command.run)
+    args = parser.parse_args(argv)
+    try:
+        return int(args.run(args))
+    except OmniAsyncError as error:
+        if args.json:
+            print(json.dumps(failure(error)))
+        print(f"omni-async {args.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def failure(error: OmniAsyncError) -> dict[str, object]:
+    """An error as JSON."""
+    return {"ok": False, "error": {"type": type(error).__name__, "text": str(error)}}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,237 @@
+"""The shape of a deploy file, before anything follows from it.
+
+In: the file's tree. Out: pydantic models, and a list of what does not fit them.
+Never: looks at two places of a file at once; that is `wiring`.
+
+Keys of the serving engine (``devices``, ``gpu_memory_utilization``, ``platforms`` ...) stay in
+``model_extra`` as they were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import pydantic
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
+
+from .mistakes import Mistakes, Place, hint, nearest
+
+T = TypeVar("T")
+M = TypeVar("M", bound=pydantic.BaseModel)
+
+
+def _stage_id(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError("a stage is named by a whole number or a word")
+    if value == "" or (isinstance(value, int) and value < 0):
+        raise ValueError("a stage's number is 0 or more, its name not empty")
+    return str(value)
+
+
+def _nothing_is_empty(value: Any) -> Any:
+    """``extra:`` with nothing behind it is how people write an empty mapping."""
+    return {} if value is None else value
+
+
+def _alias_or_inline(value: Any) -> str:
+    return "alias" if isinstance(value, (str, int, float, type(None))) else "inline"
+
+
+StageId = Annotated[str, BeforeValidator(_stage_id)]
+Mapped = Annotated[dict[str, T], BeforeValidator(_nothing_is_empty)]
+
+
+class _Model(pydantic.BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class ConnectorModel(_Model):
+    """``{name: SharedMemoryConnector, extra: {...}}``."""
+
+    name: str = Field(min_length=1)
+    extra: Mapped[Any] = {}
+
+
+Reference = Annotated[
+    Annotated[str, Tag("alias")] | Annotated[ConnectorModel, Tag("inline")],
+    Discriminator(_alias_or_inline),
+]
+"""The alias of a connector, or a connector written in place."""
+
+
+class EdgeModel(_Model):
+    """``{from: 0, to: 1, window_size: -1, max_inflight: 1}``."""
+
+    from_stage: StageId = Field(alias="from")
+    to_stage: StageId = Field(alias="to")
+    window_size: int = Field(default=-1, ge=-1)
+    max_inflight: int = Field(default=1, ge=1)
+
+
+class StageModel(_Model):
+    """One stage; the engine's own keys stay in ``model_extra``."""
+
+    model_config = ConfigDict(extra="allow")
+
+    stage_id: StageId
+    input_connectors: Mapped[Reference] = {}
+    output_connectors: Mapped[Reference] = {}
+    async_chunk: bool | None = None
+
+
+class FileModel(_Model):
+    """A whole file; keys that are not ours stay in ``model_extra``."""
+
+    model_config = ConfigDict(extra="allow")
+
+    connectors: Mapped[ConnectorModel] = {}
+    stages: list[StageModel] = Field(min_length=1)
+    edges: Annotated[list[EdgeModel], BeforeValidator(lambda value: value or [])] = []
+    async_chunk: bool = True
+    runtime: Mapped[Any] = {}
+
+
+OWN_KEYS = tuple(FileModel.model_fields)
+OWN_STAGE_KEYS = tuple(StageModel.model_fields)
+
+_LATER = {
+    "base_config": "inheritance is not read by this version; write the whole file out",
+    "stage_args": "is the older spelling; call it 'stages'",
+}
+_KINDS = {
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "int_type": "a whole number",
+    "list_type": "a list",
+    "model_type": "a mapping",
+    "string_type": "text",
+}
+_TYPO = 0.86
+"""How alike a foreign key must be to one of ours to be taken for a slip of the pen."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What fits the shape, with each part's position in the file."""
+
+    connectors: dict[str, ConnectorModel | None]
+    """``None`` where the alias is defined by something that does not fit."""
+    stages: dict[int, StageModel]
+    edges: dict[int, EdgeModel]
+    model: FileModel | None
+    """The whole file, or ``None`` when a part is left out above."""
+
+
+def parse(tree: Any, mistakes: Mistakes) -> Parts:
+    """The parts that fit; what does not is noted, and the rest can still be looked at."""
+    if not isinstance(tree, dict):
+        mistakes.add((), "the file has to be a mapping with 'stages' in it")
+        return Parts({}, {}, {}, None)
+    _foreign_keys(tree, mistakes)
+    try:
+        model = FileModel.model_validate(tree)
+    except pydantic.ValidationError as error:
+        bad = {_translate(tree, detail, mistakes) for detail in error.errors(include_url=False)}
+        return _salvage(tree, bad)
+    stages, edges = dict(enumerate(model.stages)), dict(enumerate(model.edges))
+    return Parts(dict(model.connectors), stages, edges, model)
+
+
+def _salvage(tree: dict[Any, Any], bad: set[Place]) -> Parts:
+    def fitting(model: type[M], value: Any, *place: str | int) -> M | None:
+        try:
+            return model.model_validate(_without(value, place, bad))
+        except pydantic.ValidationError:
+            return None
+
+    connectors, stages, edges = (tree.get(key) for key in ("connectors", "stages", "edges"))
+    connectors = connectors if isinstance(connectors, dict) else {}
+    stages = stages if isinstance(stages, list) else []
+    edges = edges if isinstance(edges, list) else []
+    fits = [fitting(StageModel, item, "stages", i) for i, item in enumerate(stages)]
+    arrows = [fitting(EdgeModel, item, "edges", i) for i, item in enumerate(edges)]
+    return Parts(
+        {str(k): fitting(ConnectorModel, item, "connectors", k) for k, item in connectors.items()},
+        {i: stage for i, stage in enumerate(fits) if stage is not None},
+        {i: edge for i, edge in enumerate(arrows) if edge is not None},
+        None,
+    )
+
+
+def _without(value: Any, place: Place, bad: set[Place]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _without(item, (*place, key), bad)
+        for key, item in value.items()
+        if (*place, key) not in bad
+    }
+
+
+def _foreign_keys(tree: dict[Any, Any], mistakes: Mistakes) -> None:
+    for key, text in _LATER.items():
+        if key in tree:
+            mistakes.add((key,), text)
+    runtime = tree.get("runtime")
+    if isinstance(runtime, dict):
+        for key in ("connectors", "edges"):
+            if runtime.get(key):
+                mistakes.add(("runtime", key), f"stands at the top of the file now, as '{key}'")
+    _typos(tree, (), OWN_KEYS, mistakes)
+    stages = tree.get("stages")
+    for i, stage in enumerate(stages if isinstance(stages, list) else []):
+        if isinstance(stage, dict):
+            _typos(stage, ("stages", i), OWN_STAGE_KEYS, mistakes)
+
+
+def _typos(node: dict[Any, Any], place: Place, own: tuple[str, ...], mistakes: Mistakes) -> None:
+    for key in node:
+        if not isinstance(key, str) or key in own:
+            continue
+        meant = nearest(key, own, _TYPO)
+        if meant is not None:
+            mistakes.add((*place, key), f"unknown key; did you mean {meant!r}?")
+
+
+def _translate(tree: Any, detail: Any, mistakes: Mistakes) -> Place:
+    """Note one of pydantic's errors in the file's own terms; returns where it is."""
+    kind, place = detail["type"], _place(tree, detail)
+    if kind == "missing":
+        text = "is missing"
+    elif kind == "extra_forbidden":
+        model = EdgeModel if place[0] == "edges" else ConnectorModel
+        fields = [field.alias or name for name, field in model.model_fields.items()]
+        text = "unknown key" + hint(str(place[-1]), fields)
+    elif kind == "value_error":
+        text = str(detail["ctx"]["error"])
+    elif kind in _KINDS:
+        text = f"has to be {_KINDS[kind]}, not {_said(detail['input'])}"
+    elif kind in ("too_short", "string_too_short"):
+        text = "must not be empty"
+    else:
+        text = f"{detail['msg'].replace('Input should', 'has to')}, not {_said(detail['input'])}"
+    mistakes.add(place, text)
+    return place
+
+
+def _place(tree: Any, detail: Any) -> Place:
+    """Where in the file an error points: pydantic's place without the tags of its unions."""
+    place: list[str | int] = []
+    node, parts = tree, detail["loc"]
+    for i, part in enumerate(parts):
+        if part == "[key]":
+            continue
+        try:
+            node = node[part]
+        except (KeyError, IndexError, TypeError):
+            absent = detail["type"] == "missing" and i == len(parts) - 1
+            if not absent:
+                continue  # the tag of a union: no key of the file
+        place.append(part)
+    return tuple(place)
+
+
+def _said(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
