@@ -39,6 +39,14 @@ def test_without_structlog_set_up_events_are_standard_records(
     assert record.funcName == "test_without_structlog_set_up_events_are_standard_records"
 
 
+def test_below_its_level_nothing_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    log = get_logger("omni_async.pool")
+    with caplog.at_level("CRITICAL", "omni_async"):
+        for report in (log.debug, log.info, log.warning, log.error):
+            report("nobody.hears")
+    assert caplog.records == []
+
+
 def test_a_percent_sign_in_an_event_is_text(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("ERROR", "omni_async"):
         get_logger("x").error("100 %d")
