@@ -21,7 +21,7 @@ class Summary(NamedTuple):
     p99: float
     best: float
     worst: float
-    count: int
+    number: int
 
     def as_dict(self) -> dict[str, float]:
         return {
@@ -29,7 +29,7 @@ class Summary(NamedTuple):
             "p99_us": self.p99,
             "min_us": self.best,
             "max_us": self.worst,
-            "count": self.count,
+            "count": self.number,
         }
 
 

@@ -33,7 +33,7 @@ class Worker:
         self.name = f"{job['program']} {job.get('role', '')}".strip()
         ours, theirs = socket.socketpair()
         self.line = Line(ours)
-        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
         job = {**job, "friends": [friend.fileno() for friend in friends]}
         with theirs:
             self.process = subprocess.Popen(
