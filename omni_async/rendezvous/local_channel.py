@@ -12,10 +12,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import threading
 from collections import deque
 from collections.abc import Sequence
+from typing import TypeAlias
 
+from .._aio.fork import close_in_child
 from ..abc import Channel, ChannelHandler, Channels, Dialer, Listener
 from ..errors import ProtocolError, UsageError
 from ..model import Endpoint
@@ -34,14 +37,14 @@ class _Opened:
 
 
 class _Ended:
-    """Last in an inbox, unless ``_Held`` is."""
+    """Last in an inbox."""
+
+    def __init__(self, *, held: bool) -> None:
+        self.held = held
+        """The other side has detached: its descriptor stays open."""
 
 
-class _Held:
-    """The other side has detached; the read end of a pipe that ends when it lets go."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
+_Item: TypeAlias = "Message | _Opened | _Ended"
 
 
 class _Meeting:
@@ -68,7 +71,7 @@ class LocalLine(Channel):
     """One end of a line; the other end is an object of this process too."""
 
     __slots__ = (
-        "_handler", "_held", "_inbox", "_loop", "_open", "_other", "_owner", "_scheduled", "name",
+        "_handler", "_inbox", "_lifeline", "_loop", "_open", "_other", "_owner", "_scheduled", "name",
         "peer",
     )  # fmt: skip
 
@@ -81,16 +84,20 @@ class LocalLine(Channel):
         handler: ChannelHandler,
         loop: asyncio.AbstractEventLoop,
         owner: LocalDialer | None,
+        lifeline: socket.socket,
     ) -> None:
         self.name = name
         self.peer = peer
         self._handler = handler
         self._loop = loop
         self._owner = owner
-        self._inbox: deque[tuple[Message | _Opened | _Ended | _Held, list[int]]] = deque()
+        self._inbox: deque[tuple[_Item, list[int]]] = deque()
         self._scheduled = False
         self._open = True
-        self._held = -1
+        # Nothing is ever written to it: as between processes, one end reads end of file when the
+        # other is closed, by whoever owns it then.
+        self._lifeline = lifeline
+        close_in_child(lifeline)
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
         """Hand a word to the other side; see :class:`Channel`.
@@ -109,31 +116,31 @@ class LocalLine(Channel):
         else:
             self._give(message, [])
 
-    def _give(self, item: Message | _Opened | _Ended | _Held, fds: list[int]) -> None:
-        if not self._other.take(item, fds):
+    def _give(self, item: _Item, fds: list[int]) -> None:
+        """Hand over, unless the other side has left: word of that is on its way."""
+        other = self._other
+        if not other._open:
             close_fds(fds)
-            if self._open and not isinstance(item, (_Ended, _Held)):
-                self._loop.call_soon(self._end, ConnectionResetError(f"{self.name} is gone"))
-
-    def take(self, item: Message | _Opened | _Ended | _Held, fds: list[int]) -> bool:
-        """Called by the other side, on its thread. ``False``: nobody will ever look at it."""
-        if not self._open:
-            return False
-        self._inbox.append((item, fds))
+            return
+        other._inbox.append((item, fds))
+        if not other._open:  # it left on its own thread a moment ago
+            other._empty()
         # Cleared before the inbox is emptied, so an item is never left behind without a wake-up.
-        if self._scheduled:
-            return True
-        self._scheduled = True
+        if other._scheduled:
+            return
+        other._scheduled = True
         try:
-            if self._loop is asyncio._get_running_loop():
-                self._loop.call_soon(self._work)
+            if other._loop is self._loop:
+                self._loop.call_soon(other._work)
             else:
-                self._loop.call_soon_threadsafe(self._work)
-        except RuntimeError:  # its loop was closed without closing the line
-            self._open = False
-            self._inbox.clear()
-            return False
-        return True
+                other._loop.call_soon_threadsafe(other._work)
+        except RuntimeError:
+            # Its lifeline stays open: whoever forgot to close may still read memory of this side.
+            other._open = False
+            other._empty()
+            if self._open:
+                error = ProtocolError(f"{self.name}: its event loop was closed, the line was not")
+                self._loop.call_soon(self._end, error)
 
     def _work(self) -> None:
         self._scheduled = False
@@ -149,15 +156,16 @@ class LocalLine(Channel):
                     if self._owner is not None:
                         self._owner.opened(self)
                     self._handler.opened(self)
-                elif isinstance(item, _Held):
-                    self._held = item.fd
-                    self._loop.add_reader(item.fd, self._end, None)
+                elif item.held:
+                    raise ProtocolError("it does not listen any more, but keeps the line")
                 else:
                     self._end(None)
         except ProtocolError as error:
-            self._end(error)
+            self._end(ProtocolError(f"{self.name}: {error}", peer=self.name))
         finally:
-            if inbox and self._open and not self._scheduled:
+            if not self._open:
+                self._empty()
+            elif inbox and not self._scheduled:
                 self._scheduled = True
                 self._loop.call_soon(self._work)
 
@@ -172,40 +180,42 @@ class LocalLine(Channel):
     def close(self) -> None:
         """End the line; what was sent before still arrives. Idempotent."""
         if self._open:
-            self._leave()
-            self._give(_Ended(), [])
+            self._leave(held=False)
             self._tell_owner(None)
+        self._lifeline.close()
 
     def detach(self) -> int:
-        """End the line for words; the other side sees its end when the returned descriptor closes."""
-        if not self._open:
-            return -1
-        reading, writing = os.pipe()
-        self._leave()
-        if not self._other.take(_Held(reading), []):
-            os.close(reading)
-        self._tell_owner(None)
-        return writing
+        """End the line for words; the other side's descriptor ends when the returned one is closed.
+
+        The other side is told at once that nobody listens. Also inside ``ended``, for an end the
+        other side has not seen yet; -1 when the descriptor is closed.
+        """
+        if self._open:
+            self._leave(held=True)
+            self._tell_owner(None)
+        return self._lifeline.detach()
 
     def _end(self, error: Exception | None) -> None:
         if not self._open:
             return
-        self._leave()
-        self._give(_Ended(), [])
-        self._tell_owner(error)
-        self._handler.ended(self, error)
-
-    def _leave(self) -> None:
         self._open = False
-        if self._held >= 0:
-            self._loop.remove_reader(self._held)
-            os.close(self._held)
-            self._held = -1
-        while self._inbox:
-            item, fds = self._inbox.popleft()
-            close_fds(fds)
-            if isinstance(item, _Held):
-                os.close(item.fd)
+        self._empty()
+        try:
+            self._tell_owner(error)
+            self._handler.ended(self, error)
+        finally:
+            self._give(_Ended(held=self._lifeline.fileno() < 0), [])
+            self._lifeline.close()
+
+    def _leave(self, *, held: bool) -> None:
+        self._open = False
+        self._empty()
+        self._give(_Ended(held=held), [])
+
+    def _empty(self) -> None:
+        with contextlib.suppress(IndexError):  # both threads may empty it
+            while True:
+                close_fds(self._inbox.popleft()[1])
 
     def _tell_owner(self, error: Exception | None) -> None:
         if self._owner is not None:
@@ -286,14 +296,13 @@ class LocalDialer(Dialer):
         self._timer = self._loop.call_later(_REFUSED_DELAY, self._connect)
 
     def _pair(self, listener: LocalListener) -> None:
-        here = LocalLine(self.address, listener.hello, self._handler, self._loop, self)
-        there = LocalLine(self.address, self._hello, listener.handler, listener.loop, None)
+        mine, other = socket.socketpair()
+        here = LocalLine(self.address, listener.hello, self._handler, self._loop, self, mine)
+        there = LocalLine(self.address, self._hello, listener.handler, listener.loop, None, other)
         here._other, there._other = there, here
         self._trial = here
-        if there.take(_Opened(), []):
-            here.take(_Opened(), [])
-        else:
-            self.gone(here, None)
+        here._give(_Opened(), [])
+        there._give(_Opened(), [])
 
     def wake(self) -> None:
         """Somebody listens now; called from any thread."""

@@ -25,6 +25,8 @@ from .unix_peer import Peer
 
 _ANCILLARY = socket.CMSG_SPACE(MAX_FDS * 4)
 _SEND_BUFFER = 1 << 20
+_LAST_WORDS = 0.01
+"""Seconds between a failed write and the conclusion that the peer's end stays open."""
 _PING = Ping()
 
 
@@ -167,8 +169,16 @@ class UnixLine(Channel):
         """Nothing can be written any more. What the peer said last may still lie in the socket."""
         self._mute = True
         self._outbox.clear()
-        if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
+        if isinstance(error, (BrokenPipeError, ConnectionResetError)):
+            self._loop.call_later(_LAST_WORDS, self._hear_out)
+        else:
             self._loop.call_soon(self._end, error)
+
+    def _hear_out(self) -> None:
+        """The peer takes no words. Read up to its end, or find that it has only stopped listening."""
+        if self._open:
+            self._readable()
+            self._loop.call_soon(self._hear_out)
 
     # -- receiving -------------------------------------------------------------------------------
 
@@ -178,6 +188,8 @@ class UnixLine(Channel):
                 [self._reader.space()], _ANCILLARY, socket.MSG_CMSG_CLOEXEC
             )
         except (BlockingIOError, InterruptedError):
+            if self._mute:
+                self._end(ProtocolError("it does not listen any more, but keeps the line"))
             return
         except OSError as error:
             self._end(error)
@@ -270,33 +282,35 @@ class UnixLine(Channel):
         """Write what is queued as far as the socket takes it, then end the line. Idempotent."""
         if self._open:
             self._leave()
-            self._sock.close()
             self._tell_owner(None)
+        self._sock.close()
 
     def detach(self) -> int:
         """End the line and return its open descriptor, which the caller owns; see :class:`Channel`.
 
-        What is queued is written as far as the socket takes it. -1 after the end.
+        What is queued is written as far as the socket takes it. Also inside ``ended``, for an end the
+        other side has not seen yet; -1 when the descriptor is closed.
         """
-        if not self._open:
-            return -1
-        self._leave()
-        fd = self._sock.detach()
-        self._tell_owner(None)
-        return fd
+        # Nothing is shut down: whoever detaches may wait on the descriptor for the peer's end of
+        # file, and the peer may take the same from the descriptor's closing, and from that alone.
+        if self._open:
+            self._leave()
+            self._tell_owner(None)
+        return self._sock.detach()
 
     def _end(self, error: Exception | None) -> None:
         if not self._open:
             return
         if isinstance(error, ProtocolError):
-            self.send(Bye(reason=str(error)))
+            self.send(Bye(reason=str(error)))  # says nothing of memory that is still read here
             error = ProtocolError(f"{self.name}: {error}", peer=str(self.process))
         self._leave()
-        self._sock.close()
-        met = self._met
-        self._tell_owner(error)
-        if met:
-            self._handler.ended(self, error)
+        try:
+            self._tell_owner(error)
+            if self._met:
+                self._handler.ended(self, error)
+        finally:
+            self._sock.close()
 
     def _leave(self) -> None:
         self.flush()
