@@ -16,7 +16,7 @@ from .finish import finish_all
 INLINE_COPY = 1 << 20
 """Bytes up to which a copy on the event loop costs less than handing it to a thread."""
 
-PIECE = 16 << 20
+PIECE = 8 << 20
 """Bytes that a thread copies before others get their turn."""
 
 _HELD = 64 << 10

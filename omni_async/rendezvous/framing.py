@@ -34,7 +34,6 @@ MAX_FDS = 253
 """Descriptors the kernel passes with one ``sendmsg``."""
 
 _FIRST_BUFFER = 64 << 10
-_KEPT_BUFFER = 1 << 20
 _LEAST_SPACE = 4 << 10
 
 # What msgspec raises for foreign bytes; the second for arrays nested without end.
@@ -77,7 +76,7 @@ class FrameReader:
     ``None``, then ``settle()``.
     """
 
-    __slots__ = ("_buffer", "_end", "_fds", "_limit", "_start", "_view", "fds", "stray")
+    __slots__ = ("_buffer", "_end", "_fds", "_limit", "_peak", "_start", "_view", "fds", "stray")
 
     def __init__(self, limit: int = MAX_MESSAGE) -> None:
         self._limit = limit
@@ -85,6 +84,7 @@ class FrameReader:
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
+        self._peak = 0
         self._fds: deque[int] = deque()
         self.fds: list[int] = []
         """Descriptors of the word that :meth:`next` returned last; the caller takes them over."""
@@ -104,8 +104,9 @@ class FrameReader:
         if self._start >= _LEAST_SPACE:
             self._view[:held] = self._view[self._start : self._end]
         else:
-            # Doubling, not the length a peer claims: memory is spent on bytes that really came.
-            self._replace(2 * len(self._buffer), held)
+            # In steps, not the length a peer claims: memory is spent on bytes that really came.
+            size = len(self._buffer)
+            self._replace(max(2 * size, min(4 * size, self._limit + _FIRST_BUFFER)), held)
         self._start, self._end = 0, held
         return self._view[held:]
 
@@ -122,6 +123,8 @@ class FrameReader:
             ProtocolError: more descriptors than the words so far can name.
         """
         self._end += nbytes
+        if self._end > self._peak:
+            self._peak = self._end
         if fds:
             self._fds.extend(fds)
             if len(self._fds) > MAX_FDS:
@@ -174,15 +177,19 @@ class FrameReader:
         return [self._fds.popleft() for _ in range(wanted)]
 
     def settle(self) -> None:
-        """Every whole frame has been taken: close descriptors nobody named, give up a large buffer."""
+        """Every whole frame has been taken: close descriptors that nobody named."""
         if self._start != self._end:
             return
         self._start = self._end = 0
         if self._fds:
             self.stray += len(self._fds)
             self._drop()
-        if len(self._buffer) > _KEPT_BUFFER:
+
+    def rest(self) -> None:
+        """Now and then: give back memory that no large word has needed since the last time."""
+        if self._peak <= _FIRST_BUFFER < len(self._buffer) and not self.partial:
             self._replace(_FIRST_BUFFER, 0)
+        self._peak = 0
 
     def _drop(self) -> None:
         while self._fds:

@@ -15,7 +15,8 @@ from ..errors import UsageError
 from .framing import HEADER, MAX_FDS, close_fds, duplicates, fds_of
 from .messages import Message, encode_into
 
-_KEPT_SCRATCH = 256 << 10
+_KEPT_SCRATCH = 64 << 10
+_NO_HEADER = bytes(HEADER.size)
 
 
 class Outbox:
@@ -31,7 +32,7 @@ class Outbox:
         self._sock = sock
         self._limit = limit
         self._queue = bytearray()
-        self._scratch = bytearray(HEADER.size)
+        self._scratch = bytearray()
         self._written = 0
         # Where in the stream a frame with descriptors begins: each begins a sendmsg of its own.
         self._marks: deque[tuple[int, list[int]]] = deque()
@@ -51,13 +52,12 @@ class Outbox:
             sent = self._sock.send(scratch)
         except (BlockingIOError, InterruptedError):
             sent = 0
-        size = len(scratch)
-        if sent != size:
-            self._queue += memoryview(scratch)[sent:]
-        if size > _KEPT_SCRATCH:
-            self._scratch = bytearray(HEADER.size)
         self._written += sent
-        return sent == size
+        if sent == len(scratch):
+            return True
+        self._queue, self._scratch = scratch, self._queue
+        del scratch[:sent]
+        return False
 
     def queue(self, message: Message, fds: Sequence[int] = ()) -> None:
         """Append a word, with duplicates of its descriptors.
@@ -73,7 +73,6 @@ class Outbox:
             raise UsageError(f"one word passes at most {MAX_FDS} descriptors, this one {wanted}")
         queue = self._queue
         start = len(queue)
-        queue += b"\0\0\0\0"
         try:
             self._encode(message, queue, start)
             if fds:
@@ -83,6 +82,8 @@ class Outbox:
             raise
 
     def _encode(self, message: Message, target: bytearray, start: int) -> None:
+        if len(target) < start + HEADER.size:
+            target += _NO_HEADER
         encode_into(message, target, start + HEADER.size)
         length = len(target) - start - HEADER.size
         if length > self._limit:
@@ -124,6 +125,11 @@ class Outbox:
         beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         with memoryview(self._queue) as whole, whole[:stop] as part:
             return self._sock.sendmsg([part], beside)
+
+    def rest(self) -> None:
+        """Now and then: give back memory that only a large word needed."""
+        if len(self._scratch) > _KEPT_SCRATCH:
+            self._scratch = bytearray()
 
     def clear(self) -> None:
         """Forget what is queued and close the duplicates. Idempotent."""

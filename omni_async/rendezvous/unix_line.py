@@ -273,6 +273,8 @@ class UnixLine(Channel):
         speak, silence = self._beat.tick(time.monotonic())
         if speak and not self._outbox:
             self.send(_PING)
+        self._reader.rest()
+        self._outbox.rest()
         if silence is not None:
             self._handler.silent(self, silence)
 
