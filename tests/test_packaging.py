@@ -94,7 +94,11 @@ def test_the_wheel_has_the_whole_package_and_nothing_else(wheel: Path) -> None:
     assert wheel.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    sources = {str(path.relative_to(ROOT)) for path in PACKAGE.rglob("*.py")}
+    sources = {
+        str(path.relative_to(ROOT))
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
     assert sources <= names
     assert "omni_async/py.typed" in names
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"omni_async"}
