@@ -7,10 +7,9 @@ Never: reads a clock.
 from __future__ import annotations
 
 import enum
-import math
 from typing import Final
 
-from ..errors import UsageError
+from .._aio.deadline import seconds
 
 
 class Default(enum.Enum):
@@ -38,29 +37,14 @@ ASK_SECONDS = 2.0
 """How long a get with ``timeout=0`` waits for the word of a peer that is there."""
 
 
-def checked(timeout: object) -> float | None:
-    """``timeout`` in seconds, or ``None`` for no limit.
-
-    Raises:
-        UsageError: not a number, negative, or NaN.
-    """
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-        raise UsageError(f"timeout must be seconds or None, not {timeout!r}")
-    if math.isnan(timeout) or timeout < 0:
-        raise UsageError(f"timeout must not be negative or NaN, it is {timeout!r}")
-    return None if math.isinf(timeout) else float(timeout)
-
-
 def put_limit(timeout: Timeout) -> float | None:
     """Seconds that a put may wait for space."""
-    return PUT_SECONDS if timeout is DEFAULT else checked(timeout)
+    return PUT_SECONDS if timeout is DEFAULT else seconds(timeout)
 
 
 def offer_limit(timeout: Timeout) -> float | None:
     """Seconds that a get may wait to be offered its payload."""
-    return OFFER_SECONDS if timeout is DEFAULT else checked(timeout)
+    return OFFER_SECONDS if timeout is DEFAULT else seconds(timeout)
 
 
 def move_limit(nbytes: int) -> float:

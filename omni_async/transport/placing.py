@@ -93,17 +93,18 @@ async def _fill(
 ) -> None:
     address = lease.address
     ctypes.memmove(address, header, len(header))
+    at_once = sum(frame.nbytes for frame in frames) <= INLINE_COPY
     pieces = []
     for frame, offset in zip(frames, offsets[1:], strict=True):
-        if frame.nbytes > INLINE_COPY or frame.device != "cpu":
-            if frame.address:
-                pieces.append((address + offset, frame.address, frame.nbytes))
-            else:
-                target = lease.view()[offset : offset + frame.nbytes]
-                await wiring.executor.finish(frame.copy_into, target)
-        elif frame.address:
+        if frame.address and at_once:
             copy(address + offset, frame.address, frame.nbytes)
+        elif frame.address:
+            pieces.append((address + offset, frame.address, frame.nbytes))
         elif frame.nbytes:
-            frame.copy_into(lease.view()[offset : offset + frame.nbytes])
+            target = lease.view()[offset : offset + frame.nbytes]
+            if at_once and frame.device == "cpu":
+                frame.copy_into(target)
+            else:
+                await wiring.executor.finish(frame.copy_into, target)
     if pieces:
         await copy_large(wiring.executor, pieces)

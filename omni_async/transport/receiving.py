@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
+from .._aio.deadline import Deadline, wait_until
 from ..errors import (
     ClosedError,
     EngineFault,
@@ -39,7 +40,8 @@ class Receiving:
         self._links: dict[str, Link] = {}
         self._senders: dict[int | None, str] = {}
         self._completions = CompletionRegistry(wiring.loop)
-        self._owners: dict[str, set[asyncio.Future[Any]]] = {}
+        self._waiting: dict[str, dict[asyncio.Future[Any], TransferKey]] = {}
+        """By key: who waits for an answer."""
 
     @property
     def parked(self) -> int:
@@ -71,7 +73,8 @@ class Receiving:
             limit = ASK_SECONDS
         future, op = self._want(link, where, park=timeout != 0)
         try:
-            offer = await self._wait(link, where, op, future, began, limit)
+            deadline = None if limit is None else began + limit
+            offer = await self._wait(link, where, op, future, deadline, limit)
             if not isinstance(offer, Offer):
                 raise RuntimeError(f"operation {op} was answered by {offer!r} before its offer")
             if timeout is DEFAULT:
@@ -80,7 +83,7 @@ class Receiving:
             deadline = None if limit is None else began + limit
 
             def wait(answer: asyncio.Future[Any]) -> Awaitable[Any]:
-                return self._wait(link, where, op, answer, began, limit)
+                return self._wait(link, where, op, answer, deadline, limit)
 
             return await take(
                 link, op, offer, where, wait, deadline, raw=raw, copy=copy, device=device
@@ -113,34 +116,30 @@ class Receiving:
         where: TransferKey,
         op: int,
         future: asyncio.Future[Any],
-        began: float,
+        deadline: float | None,
         limit: float | None,
     ) -> Any:
         """The word that answers an operation, or the error that it means."""
-        loop = self._wiring.loop
-        timer = None
-        if limit is not None:
-            timer = loop.call_at(began + limit, _expire, future)
-        owners = self._owners.setdefault(where.key, set())
-        owners.add(future)
-        try:
-            word = await future
-        finally:
-            if timer is not None:
-                timer.cancel()
-            owners.discard(future)
-            if not owners:
-                self._owners.pop(where.key, None)
-        if word is _EXPIRED:
+
+        def expired() -> TransferTimeout:
             phase = link.core.phase(op)
             text = phase.value if phase is not None else "ending"
-            raise TransferTimeout(
+            return TransferTimeout(
                 f"get of {where.key!r} on {where.edge} timed out after {limit:g} s while {text}; "
                 f"{link.describe()}",
                 phase=text,
                 timeout=limit,
                 **self._wiring.where(where, link.peer),
             )
+
+        others = self._waiting.setdefault(where.key, {})
+        others[future] = where
+        try:
+            word = await wait_until(future, Deadline(deadline), expired)
+        finally:
+            del others[future]
+            if not others:
+                self._waiting.pop(where.key, None)
         if word is None:
             raise PeerLost(
                 f"get of {where.key!r} on {where.edge}: the sender went away after it had offered "
@@ -149,7 +148,7 @@ class Receiving:
             )
         if isinstance(word, Fail):
             raise _failure(word, where, self._wiring.where(where, link.peer))
-        if isinstance(word, BaseException):
+        if isinstance(word, OmniAsyncError):
             raise word
         return word
 
@@ -185,12 +184,15 @@ class Receiving:
 
     def cleanup(self, owner: str) -> int:
         """Wake the waiting gets of a key of that name."""
-        waiting = self._owners.get(owner, set())
-        error = TransferCancelled(f"get of {owner!r} was ended by cleanup", key=owner)
         count = 0
-        for future in list(waiting):
+        for future, where in list(self._waiting.get(owner, {}).items()):
             if not future.done():
-                future.set_result(error)
+                error = TransferCancelled(
+                    f"get of {where.key!r} on {where.edge} was ended by cleanup",
+                    **self._wiring.where(where),
+                )
+                future.set_exception(error)
+                future.exception()  # its waiter may be gone by the time it would look
                 count += 1
         return count
 
@@ -205,14 +207,6 @@ class Receiving:
         self._completions.close(ClosedError(reason))
         for link in self._links.values():
             link.close(reason)
-
-
-_EXPIRED = object()
-
-
-def _expire(future: asyncio.Future[Any]) -> None:
-    if not future.done():
-        future.set_result(_EXPIRED)
 
 
 def _address(host: str, port: int) -> str:
