@@ -119,6 +119,8 @@ class Parts:
     """``None`` where the alias is defined by something that does not fit."""
     stages: dict[int, StageModel]
     edges: dict[int, EdgeModel]
+    every_stage: bool
+    """Whether all stages of the file are in ``stages``."""
     model: FileModel | None
     """The whole file, or ``None`` when a part is left out above."""
 
@@ -127,7 +129,7 @@ def parse(tree: Any, mistakes: Mistakes) -> Parts:
     """The parts that fit; what does not is noted, and the rest can still be looked at."""
     if not isinstance(tree, dict):
         mistakes.add((), "the file has to be a mapping with 'stages' in it")
-        return Parts({}, {}, {}, None)
+        return Parts({}, {}, {}, False, None)
     _foreign_keys(tree, mistakes)
     try:
         model = FileModel.model_validate(tree)
@@ -135,7 +137,7 @@ def parse(tree: Any, mistakes: Mistakes) -> Parts:
         bad = {_translate(tree, detail, mistakes) for detail in error.errors(include_url=False)}
         return _salvage(tree, bad)
     stages, edges = dict(enumerate(model.stages)), dict(enumerate(model.edges))
-    return Parts(dict(model.connectors), stages, edges, model)
+    return Parts(dict(model.connectors), stages, edges, True, model)
 
 
 def _salvage(tree: dict[Any, Any], bad: set[Place]) -> Parts:
@@ -155,6 +157,7 @@ def _salvage(tree: dict[Any, Any], bad: set[Place]) -> Parts:
         {str(k): fitting(ConnectorModel, item, "connectors", k) for k, item in connectors.items()},
         {i: stage for i, stage in enumerate(fits) if stage is not None},
         {i: edge for i, edge in enumerate(arrows) if edge is not None},
+        bool(fits) and None not in fits,
         None,
     )
 

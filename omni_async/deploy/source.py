@@ -25,6 +25,8 @@ except ImportError:  # PyYAML without libyaml: slower, the same result
 NODE_LIMIT = 100_000
 """Values a file may have once its aliases are followed."""
 
+_PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+
 
 def read(source: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[Any, Mistakes]:
     """The tree and a list that already holds the doubled keys.
@@ -104,6 +106,10 @@ class _Builder:
         self._lines.setdefault(place, node.start_mark.line + 1)
         if isinstance(node, yaml.ScalarNode):
             return self._loader.construct_object(node)
+        if node.tag not in _PLAIN_TAGS:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the tag {node.tag!r} is not known here", node.start_mark
+            )
         self._open.add(id(node))
         try:
             if isinstance(node, yaml.SequenceNode):

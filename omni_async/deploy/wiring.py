@@ -99,7 +99,7 @@ def wire(parts: Parts, mistakes: Mistakes) -> tuple[dict[str, StagePlan], tuple[
         if draft.model is not None:
             mistakes.add(("edges", i), f"the edge {name} is listed twice")
         draft.model = edge
-    wires = tuple(_wires(drafts, ids if parts.model else None, mistakes))
+    wires = tuple(_wires(drafts, ids if parts.every_stage else None, mistakes))
     plans = {
         id: StagePlan(
             id,
