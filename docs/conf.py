@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from sphinx.ext.napoleon.docstring import GoogleDocstring
+
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "omni_async"
@@ -27,7 +29,9 @@ myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_type_aliases = {"Timeout": "Timeout"}
 autodoc_default_options = {"members": True, "show-inheritance": True}
 add_module_names = False
-nitpicky = False
+
+# Napoleon takes what stands before the first colon of an attribute's docstring for its type;
+# here types are annotated, and a colon is punctuation.
+GoogleDocstring._parse_attribute_docstring = GoogleDocstring._consume_to_end
