@@ -77,6 +77,10 @@ def _shared(session: nox.Session, *groups: str, extras: Sequence[str]) -> str:
     return python
 
 
+def _script(python: str) -> str:
+    return str(Path(python).with_name("omni-async"))
+
+
 def _pytest(session: nox.Session, python: str, *args: str) -> None:
     """pytest under coverage, children included, then the report with its limit."""
     for old in ROOT.glob(".coverage*"):
@@ -90,7 +94,7 @@ def _pytest(session: nox.Session, python: str, *args: str) -> None:
 def demo(session: nox.Session) -> None:
     """Three processes turn a recording into sound again: `nox -s demo [-- options]`."""
     python = _shared(session, extras=["demo", "uvloop"])
-    session.run(python, "-m", "omni_async.cli.main", "demo", *session.posargs, external=True)
+    session.run(_script(python), "demo", *session.posargs, external=True)
 
 
 @nox.session(venv_backend="none")
@@ -154,7 +158,7 @@ def bench(session: nox.Session) -> None:
             pip = [python, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(PEER)]
             session.run(*pip, wheel, external=True)
         args += ["--peer", str(PEER)]
-    session.run(python, "-m", "omni_async.cli.main", "bench", *args, external=True)
+    session.run(_script(python), "bench", *args, external=True)
 
 
 @nox.session(venv_backend="none", default=False)
