@@ -1,0 +1,72 @@
+"""decode: a header and its buffers become the value again.
+
+In: bytes from another process, and one array per frame. Out: the value, or one ``DecodeError``.
+Never: unpickles, imports a name it was sent, allocates by a length it was sent, copies a tensor unasked.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import DecodeError
+from . import arrays, containers, images, registered, scalars, tensors
+from .reader import Buffer, Read, Reader
+from .wire import unseal
+
+_READERS: dict[int, Read] = {
+    **containers.READERS,
+    **scalars.READERS,
+    **arrays.READERS,
+    **tensors.READERS,
+    **images.READERS,
+    **registered.READERS,
+}
+
+_MALFORMED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+"""What parts of wrong types, lengths or ranges run into on their way; msgspec's own is a ValueError."""
+
+
+def decode(
+    header: bytes | bytearray | memoryview,
+    buffers: Sequence[Buffer],
+    *,
+    copy: bool = False,
+    writable: bool = True,
+) -> Any:
+    """Decode one value.
+
+    Args:
+        header: what :func:`encode` made.
+        buffers: the bytes of each frame: uint8, one dimension, on a 64-byte boundary. Tensors and
+            arrays are contiguous views that keep these arrays, and whatever their base is, alive.
+        copy: give tensors and arrays memory of their own instead.
+        writable: ``False`` marks views as read-only as far as that is possible: numpy knows such
+            arrays, torch does not. A tensor over read-only memory can be read but must not be written.
+
+    Raises:
+        DecodeError: header and buffers are not a payload, are damaged or of another version, or hold
+            something that is not known here.
+    """
+    reader = Reader(_READERS, buffers, copy, writable)
+    try:
+        value = reader.value(unseal(header))
+    except RecursionError:
+        raise DecodeError("the payload is nested too deeply") from None
+    except _MALFORMED as error:
+        raise DecodeError(f"the payload is malformed: {error}") from error
+    if reader.left:
+        raise DecodeError(
+            f"{reader.left} of {len(buffers)} frames belong to nothing in the payload"
+        )
+    return value
