@@ -195,7 +195,7 @@ class UnixLine(Channel):
             self._end(error)
             return
         try:
-            self._reader.took(nbytes, _descriptors(beside) if beside else ())
+            self._reader.took(nbytes, descriptors(beside) if beside else ())
             if flags & socket.MSG_CTRUNC:
                 raise ProtocolError(
                     "a descriptor that was passed could not be received: this process may have no "
@@ -332,7 +332,8 @@ class UnixLine(Channel):
             )
 
 
-def _descriptors(beside: Iterable[tuple[int, int, bytes]]) -> list[int]:
+def descriptors(beside: Iterable[tuple[int, int, bytes]]) -> list[int]:
+    """The descriptors in what ``recvmsg`` returned beside the bytes."""
     fds = array.array("i")
     for level, kind, data in beside:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

@@ -1,0 +1,48 @@
+"""Channel tests run on asyncio's and on uvloop's event loop, and leave no descriptor behind.
+
+In: pytest. Out: loop factories, a leak check around every test.
+Never: decides what is tested.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+Factories = dict[str, Callable[[], asyncio.AbstractEventLoop]]
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Factories:
+    factories: Factories = {"asyncio": asyncio.new_event_loop}
+    if item.path.name.startswith(("test_unix", "test_local")):
+        try:
+            import uvloop
+        except ImportError:
+            return factories
+        factories["uvloop"] = uvloop.new_event_loop
+    return factories
+
+
+def _open_fds() -> set[tuple[str, str]]:
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found.add((fd, os.readlink(f"/proc/self/fd/{fd}")))
+        except FileNotFoundError:  # the listing's own
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_descriptor_left() -> Iterator[None]:
+    before = _open_fds()
+    yield
+    left = _open_fds() - before
+    if left:
+        gc.collect()  # what only a cycle keeps is still a leak of time, not of descriptors
+        left = _open_fds() - before
+    assert not left, f"descriptors left open: {sorted(left)}"
