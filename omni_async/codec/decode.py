@@ -43,6 +43,7 @@ def decode(
     *,
     copy: bool = False,
     writable: bool = True,
+    device: Any = None,
 ) -> Any:
     """Decode one value.
 
@@ -53,12 +54,13 @@ def decode(
         copy: give tensors and arrays memory of their own instead.
         writable: ``False`` marks views as read-only as far as that is possible: numpy knows such
             arrays, torch does not. A tensor over read-only memory can be read but must not be written.
+        device: a torch device to put tensors on; blocks until they are there.
 
     Raises:
         DecodeError: header and buffers are not a payload, are damaged or of another version, or hold
             something that is not known here.
     """
-    reader = Reader(_READERS, buffers, copy, writable)
+    reader = Reader(_READERS, buffers, copy, writable, device)
     try:
         value = reader.value(unseal(header))
     except RecursionError:

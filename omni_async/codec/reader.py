@@ -28,10 +28,15 @@ _load = msgspec.msgpack.decode
 class Reader:
     """The buffers not yet used, and how views of them are to be made."""
 
-    __slots__ = ("_buffers", "_depth", "_readers", "copy", "left", "writable")
+    __slots__ = ("_buffers", "_depth", "_readers", "copy", "device", "left", "writable")
 
     def __init__(
-        self, readers: dict[int, Read], buffers: Sequence[Buffer], copy: bool, writable: bool
+        self,
+        readers: dict[int, Read],
+        buffers: Sequence[Buffer],
+        copy: bool,
+        writable: bool,
+        device: Any = None,
     ) -> None:
         self._readers = readers
         self._buffers: list[Buffer | None] = list(buffers)
@@ -39,6 +44,7 @@ class Reader:
         self.left = len(self._buffers)
         self.copy = copy
         self.writable = writable
+        self.device = device
 
     def value(self, data: memoryview) -> Any:
         """The value of one body."""

@@ -258,6 +258,8 @@ def _tensor_over(reader: Reader, buffer: Buffer, shape: Any, carrier: Any, dtype
     tensor = _load_torch().from_numpy(np.ndarray(shape, carrier, buffer))
     if dtype is not None:
         tensor = tensor.view(dtype)
+    if reader.device is not None:
+        return tensor.to(reader.device, copy=reader.copy)
     return tensor.clone() if reader.copy else tensor
 
 

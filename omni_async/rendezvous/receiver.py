@@ -70,6 +70,8 @@ class Receiver:
         self.ignored = 0
         self._ops: dict[int, Operation] = {}
         self._connected = False
+        self._lost_at = 0
+        """The newest operation when the line was lost."""
 
     def __len__(self) -> int:
         return len(self._ops)
@@ -108,6 +110,7 @@ class Receiver:
     def lost(self) -> None:
         """The line is gone. Parked operations wait for a successor, claimed ones have failed."""
         self._connected = False
+        self._lost_at = next(_operation_ids)
         for operation in list(self._ops.values()):
             if operation.phase is Phase.PARKED:
                 operation.sent = False
@@ -123,8 +126,8 @@ class Receiver:
         return [op.id for op in self._ops.values() if op.phase is Phase.CANCELLED]
 
     def writes_ended(self) -> None:
-        """It is certain that the lost sender writes no more."""
-        for op in self.cancelled_writes():
+        """It is certain that the sender that was lost last, and those before it, write no more."""
+        for op in [op for op in self.cancelled_writes() if op <= self._lost_at]:
             del self._ops[op]
             self.landed_late.append(op)
 

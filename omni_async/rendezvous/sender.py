@@ -53,6 +53,10 @@ class Sender:
         self._ghosts: dict[int, list[Ref]] = {}
         """Per vanished peer: operations whose memory it may still touch."""
         self._by_peer: dict[int, set[Ref]] = {}
+        self._last_op: dict[int, int] = {}
+        """Per peer: the newest operation. Ids grow, so an older Want is one that came twice."""
+        self._pulled: set[Ref] = set()
+        """Claims whose write has begun: a second Pull must not write into a slot handed out since."""
 
     @property
     def parked(self) -> int:
@@ -111,6 +115,7 @@ class Sender:
                 not, slots stay quarantined until :meth:`peer_proven`.
         """
         refs = self._by_peer.pop(peer, set())
+        self._last_op.pop(peer, None)
         for ref in list(refs):
             if ref in self._parked_key:
                 self._unpark(ref)
@@ -153,10 +158,11 @@ class Sender:
 
     def _want(self, peer: int, want: Want) -> None:
         ref = (peer, want.op)
-        refs = self._by_peer.setdefault(peer, set())
-        if ref in refs:
+        if want.op <= self._last_op.get(peer, 0):
             self.ignored += 1
             return
+        self._last_op[peer] = want.op
+        refs = self._by_peer.setdefault(peer, set())
         key = TransferKey(want.from_stage, want.to_stage, want.key)
         entry = self.directory.get(key)
         if entry is not None and entry.available:
@@ -177,7 +183,7 @@ class Sender:
 
     def _pull(self, ref: Ref, pull: Pull) -> None:
         entry = self.directory.entry_of(ref)
-        if entry is None or ref not in entry.claims or ref in self._writing:
+        if entry is None or ref not in entry.claims or ref in self._pulled:
             self.ignored += 1
             return
         want, got = [p.nbytes for p in entry.payload.places], [p.nbytes for p in pull.places]
@@ -187,6 +193,7 @@ class Sender:
             self._finish(ref)
             return
         self._writing.add(ref)
+        self._pulled.add(ref)
         self.writes.append(Write(ref, entry.payload, pull.places))
 
     def _done(self, ref: Ref) -> None:
@@ -227,6 +234,7 @@ class Sender:
 
     def _finish(self, ref: Ref) -> None:
         self._by_peer.get(ref[0], set()).discard(ref)
+        self._pulled.discard(ref)
         entry = self.directory.finish(ref)
         if entry.available and entry.key in self._parked:
             self._serve(entry)

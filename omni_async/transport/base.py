@@ -144,6 +144,8 @@ class Transport(abc.ABC):
         if metadata is not None and not isinstance(metadata, Mapping):
             raise UsageError(f"metadata must be a mapping or None, not {metadata!r}")
         limit = offer_limit(timeout)
+        if device is not None:
+            device = _checked_device(device)
         try:
             delivery = await self._get(where, metadata, timeout, limit, raw, copy, device)
         except OmniAsyncError as error:
@@ -348,6 +350,18 @@ def _stage(stage: str | int) -> str:
     if isinstance(stage, int) and not isinstance(stage, bool):
         return str(stage)
     raise UsageError(f"a stage id is a non-empty str or an int, not {stage!r}")
+
+
+def _checked_device(device: Any) -> Any:
+    """The torch device, or ``None`` for the CPU, where tensors arrive anyway."""
+    import torch
+
+    try:
+        checked = torch.device(device)
+        torch.empty(0, device=checked)
+    except (RuntimeError, TypeError, AssertionError) as error:  # as torch reports what it lacks
+        raise UsageError(f"device {device!r} cannot be used here: {error}") from error
+    return None if checked.type == "cpu" else checked
 
 
 def checked_key(key: object) -> str:

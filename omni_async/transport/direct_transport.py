@@ -17,6 +17,7 @@ import numpy as np
 
 from .._aio.executor import OwnedExecutor
 from ..abc import Block, DirectBackend, Options
+from ..codec import register_buffer
 from ..errors import ClosedError, TransferCancelled, UsageError
 from ..model import Endpoint, Health, Receipt, Region, Role, TransferKey
 from ..observe.log import get_logger
@@ -30,6 +31,8 @@ from .sending import Sending
 from .wiring import Wiring
 
 _log = get_logger("omni_async.transport")
+
+register_buffer(ManagedBuffer)
 
 SETTLE_SECONDS = 5.0
 """How long closing waits for engine operations that cannot be recalled."""
