@@ -1,0 +1,8 @@
+"""A world in which the rendezvous cores are tested without I/O."""
+
+from __future__ import annotations
+
+from .walk import Broken, Step, tell, walk
+from .world import KEYS, RECEIVERS, Network, World
+
+__all__ = ["KEYS", "RECEIVERS", "Broken", "Network", "Step", "World", "tell", "walk"]
