@@ -29,7 +29,7 @@ Size = Annotated[int, msgspec.Meta(ge=0)]
 _read_array_body = msgspec.msgpack.Decoder(tuple[Size, Any, list[Size]]).decode
 _read_scalar_body = msgspec.msgpack.Decoder(tuple[Any, bytes]).decode
 
-_DTYPE = re.compile(r"[<>|](?:[biufcSUV]\d+|[mM]8(?:\[\d*[A-Za-zμ]+\])?|[lqLQ])")
+_DTYPE = re.compile(r"[<>|](?:[biufcSUV]\d+|[mM]8(?:\[\d*[A-Za-z]+\])?|[lqLQ])")
 """What numpy may be asked to parse. Its own grammar is far wider and knows objects."""
 
 _USER_DEFINED = 256

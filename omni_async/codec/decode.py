@@ -66,7 +66,7 @@ def decode(
     except RecursionError:
         raise DecodeError("the payload is nested too deeply") from None
     except _MALFORMED as error:
-        raise DecodeError(f"the payload is malformed: {error}") from error
+        raise DecodeError(f"the payload is malformed ({type(error).__name__}: {error})") from error
     if reader.left:
         raise DecodeError(
             f"{reader.left} of {len(buffers)} frames belong to nothing in the payload"

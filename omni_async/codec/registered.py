@@ -44,9 +44,9 @@ def register_type(
     """Let instances of ``cls`` be sent. Call it on both sides; it also serves as a decorator.
 
     Enums, dataclasses, ``msgspec.Struct``, pydantic models and named tuples need nothing else. They
-    arrive with the fields they had: dataclasses and structs are constructed (``__post_init__`` runs) and
-    then given their fields, models are not validated again, and attributes that are no fields stay
-    behind. Any other class needs both functions.
+    arrive with the fields and attributes they had, by name; neither ``__init__`` nor validation runs
+    again (for a struct ``__post_init__`` does, and what it changed is set back). Any other class needs
+    both functions.
 
     Args:
         cls: the class itself; its subclasses are to be registered on their own.

@@ -4,14 +4,14 @@ In: a class. Out: a :class:`Shape`, or a word on why this class needs functions 
 Never: keeps a table of classes.
 
 All but enums travel as their fields by name, and a receiver whose class has other fields refuses them.
-Putting together restores the fields as they were, even where a constructor would compute them anew.
+Putting together restores what was there and computes nothing anew.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import inspect
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -59,61 +59,43 @@ def _enum(cls: type[enum.Enum]) -> Shape:
     return Shape(lambda member: member.name, lambda name: members[name], False)
 
 
-def _fields_of(cls: type, names: tuple[str, ...]) -> Callable[[Any], dict[str, Any]]:
-    return lambda value: {name: getattr(value, name) for name in names}
-
-
-def _checked(cls: type, names: frozenset[str], parts: Any) -> dict[str, Any]:
-    if _exact(parts, dict).keys() != names:
-        came, has = sorted(map(str, parts)), sorted(names)
-        raise ValueError(f"fields {came} came, {cls.__qualname__} has {has} here")
-    found: dict[str, Any] = parts
-    return found
-
-
-def _exact(value: Any, kind: type) -> Any:
-    if type(value) is not kind:
-        raise TypeError(f"a {type(value).__name__} came where {kind.__name__} belongs")
-    return value
-
-
 def _dataclass(cls: type) -> Shape:
-    fields = dataclasses.fields(cls)
-    names = frozenset(field.name for field in fields)
-    given = [field.name for field in fields if field.init]
-    for parameter in inspect.signature(cls).parameters.values():
-        needed = parameter.default is parameter.empty and parameter.kind not in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        )
-        if needed and parameter.name not in given:
-            raise UsageError(
-                f"the constructor of {cls.__qualname__} takes {parameter.name!r}, which is no "
-                "field; register_type needs encode= and decode= for it"
-            )
+    names = [field.name for field in dataclasses.fields(cls)]
+    _check_layout(cls, names)
+    known = frozenset(names)
+
+    def apart(value: Any) -> dict[str, Any]:
+        return {name: getattr(value, name) for name in names} | _others(value, known)
 
     def together(parts: Any) -> Any:
-        parts = _checked(cls, names, parts)
-        value = cls(**{name: parts[name] for name in given})
-        for name, part in parts.items():  # what __post_init__ made of them is undone
+        parts, others = _checked(cls, known, parts)
+        value = object.__new__(cls)
+        for name, part in parts.items():  # not by setattr: the class may be frozen
             object.__setattr__(value, name, part)
+        if others:
+            vars(value).update(others)
         return value
 
-    return Shape(_fields_of(cls, tuple(field.name for field in fields)), together, True)
+    return Shape(apart, together, True)
 
 
 def _struct(cls: type[msgspec.Struct]) -> Shape:
     names = cls.__struct_fields__
     known = frozenset(names)
 
+    def apart(value: Any) -> dict[str, Any]:
+        return {name: getattr(value, name) for name in names} | _others(value, known)
+
     def together(parts: Any) -> Any:
-        parts = _checked(cls, known, parts)
+        parts, others = _checked(cls, known, parts)
         value = cls(**parts)
-        for name, part in parts.items():
+        for name, part in parts.items():  # what __post_init__ made of them is undone
             msgspec.structs.force_setattr(value, name, part)
+        if others:
+            vars(value).update(others)
         return value
 
-    return Shape(_fields_of(cls, names), together, True)
+    return Shape(apart, together, True)
 
 
 def _named_tuple(cls: Any) -> Shape:
@@ -121,11 +103,14 @@ def _named_tuple(cls: Any) -> Shape:
     known = frozenset(names)
 
     def apart(value: Any) -> dict[str, Any]:
-        return dict(zip(names, value, strict=True))
+        return dict(zip(names, value, strict=True)) | _others(value, known)
 
     def together(parts: Any) -> Any:
-        parts = _checked(cls, known, parts)
-        return cls._make([parts[name] for name in names])
+        parts, others = _checked(cls, known, parts)
+        value = cls._make([parts[name] for name in names])
+        if others:
+            vars(value).update(others)
+        return value
 
     return Shape(apart, together, True)
 
@@ -159,3 +144,51 @@ def _model(cls: Any) -> Shape:
         return value
 
     return Shape(apart, together, True)
+
+
+_OTHERS = "__dict__"
+"""Under this name travel instance attributes that are no fields."""
+
+_HEAP_TYPE = 1 << 9
+"""Flag of classes made by a ``class`` statement; others may keep state where no field shows it."""
+
+
+def _check_layout(cls: type, names: list[str]) -> None:
+    """Refuse a class that keeps something outside of its fields and its ``__dict__``."""
+    for base in cls.__mro__[:-1]:
+        slots = base.__dict__.get("__slots__", ())
+        extra = {slots} if isinstance(slots, str) else set(slots)
+        if extra - {*names, "__dict__", "__weakref__"} or not base.__flags__ & _HEAP_TYPE:
+            raise UsageError(
+                f"{cls.__qualname__} keeps more than its fields, from {base.__qualname__}; "
+                "register_type needs encode= and decode= for it"
+            )
+
+
+def _others(value: Any, known: frozenset[str]) -> dict[str, Any]:
+    """Instance attributes that are no fields, but for what a ``cached_property`` can compute again."""
+    others = {
+        name: part
+        for name, part in getattr(value, "__dict__", {}).items()
+        if name not in known
+        and not isinstance(getattr(type(value), name, None), functools.cached_property)
+    }
+    return {_OTHERS: others} if others else {}
+
+
+def _checked(
+    cls: type, names: frozenset[str], parts: Any
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The fields, which are exactly ``names``, and the other attributes."""
+    fields = dict(_exact(parts, dict))
+    others = fields.pop(_OTHERS, None)
+    if fields.keys() != names:
+        came, has = sorted(map(str, fields)), sorted(names)
+        raise ValueError(f"fields {came} came, {cls.__qualname__} has {has} here")
+    return fields, others
+
+
+def _exact(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"a {type(value).__name__} came where {kind.__name__} belongs")
+    return value
