@@ -69,7 +69,7 @@ def _dataclass(cls: type) -> Shape:
 
     def together(parts: Any) -> Any:
         parts, others = _checked(cls, known, parts)
-        value = object.__new__(cls)
+        value: Any = object.__new__(cls)
         for name, part in parts.items():  # not by setattr: the class may be frozen
             object.__setattr__(value, name, part)
         if others:
