@@ -72,7 +72,10 @@ class ManagedBuffer:
             raise UsageError(
                 f"{dtype} of {shape} needs {wanted:,} bytes, this buffer has {self._nbytes:,}"
             )
-        return self.tensor.view(dtype).view(shape)
+        tensor = self.tensor
+        if not wanted:  # torch cannot view no bytes as another type
+            return tensor.new_empty(shape, dtype=dtype)
+        return tensor.view(dtype).view(shape)
 
     def to_bytes(self) -> bytes:
         """A copy."""

@@ -130,10 +130,11 @@ class Segments:
             return None
         # Steps of an eighth, so that payloads that grow bit by bit do not each need a new segment;
         # a share of what there is, so that segments stay few.
+        ordinary = self._segment_nbytes
         want = aligned(need, max(PAGE, 1 << (need.bit_length() - 4)))
-        if need <= self._segment_nbytes // 2:
-            want = self._segment_nbytes
-        want = max(want, aligned(self.committed // 4, PAGE))
+        want = max(want, self.committed // 4 // ordinary * ordinary)
+        if need <= ordinary // 2 or ordinary >= self._capacity:
+            want = max(want, ordinary)
         block = self._source.allocate(min(want, self._capacity - self.committed))
         try:
             segment = Segment(block, self._register(block), self._alignment)

@@ -54,13 +54,14 @@ class StartSet:
     def floor(self, offset: int) -> int | None:
         """The greatest member that is not above ``offset``."""
         index = offset // self._unit
-        below = index + 1  # bits of this level's map that lie before here are asked for
+        mask = (2 << (index & _LOW)) - 1  # on level 0 up to here, above only what lies before
         for height, level in enumerate(self._levels):
-            where = below >> _BITS
-            bits = level.get(where, 0) & ((1 << (below & _LOW)) - 1)
+            where = index >> _BITS
+            bits = level.get(where, 0) & mask
             if bits:
                 return self._descend(height, (where << _BITS) + bits.bit_length() - 1)
-            below = where
+            index = where
+            mask = (1 << (index & _LOW)) - 1
         return None
 
     def _descend(self, height: int, index: int) -> int:
