@@ -265,6 +265,8 @@ class Link:
         channel = self._channel
         self._pumping = True  # nothing is pumped after this
         if channel is not None:
+            for message in self.core.outbox:  # the last Release may be said in this very turn
+                channel.send(message)
             self.core.outbox.clear()
             channel.send(Bye(reason, self.core.held))
             channel.flush()
