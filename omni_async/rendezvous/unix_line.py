@@ -26,7 +26,7 @@ from .unix_peer import Peer
 _ANCILLARY = socket.CMSG_SPACE(MAX_FDS * 4)
 _SEND_BUFFER = 1 << 20
 _LAST_WORDS = 0.01
-"""Seconds between a failed write and the conclusion that the peer's end stays open."""
+"""Seconds between a peer's farewell and the conclusion that its end of the line stays open."""
 _PING = Ping()
 
 
@@ -167,15 +167,22 @@ class UnixLine(Channel):
 
     def _broken(self, error: OSError) -> None:
         """Nothing can be written any more. What the peer said last may still lie in the socket."""
-        self._mute = True
-        self._outbox.clear()
         if isinstance(error, (BrokenPipeError, ConnectionResetError)):
-            self._loop.call_later(_LAST_WORDS, self._hear_out)
+            self._fall_silent()
         else:
+            self._mute = True
+            self._outbox.clear()
             self._loop.call_soon(self._end, error)
 
+    def _fall_silent(self) -> None:
+        """The peer takes no words any more; its end is there or about to come."""
+        self._mute = True
+        self._stop_writing()
+        self._outbox.clear()
+        self._loop.call_later(_LAST_WORDS, self._hear_out)
+
     def _hear_out(self) -> None:
-        """The peer takes no words. Read up to its end, or find that it has only stopped listening."""
+        """Read up to the peer's end, or find that it has only stopped listening."""
         if self._open:
             self._readable()
             self._loop.call_soon(self._hear_out)
@@ -228,6 +235,8 @@ class UnixLine(Channel):
                     continue
                 if type(message) is Hello:
                     raise ProtocolError("a second Hello on one line")
+                if type(message) is Bye and message.held is None and not self._mute:
+                    self._fall_silent()
                 handler.received(self, message, reader.fds)
         except ProtocolError as error:
             self._end(error)

@@ -13,16 +13,19 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+try:
+    import uvloop
+except ImportError:
+    uvloop = None  # type: ignore[assignment, unused-ignore]
+else:
+    uvloop.new_event_loop().close()  # its first loop opens a pipe that stays with the process
+
 Factories = dict[str, Callable[[], asyncio.AbstractEventLoop]]
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Factories:
     factories: Factories = {"asyncio": asyncio.new_event_loop}
-    if item.path.name.startswith(("test_unix", "test_local")):
-        try:
-            import uvloop
-        except ImportError:
-            return factories
+    if uvloop is not None and item.path.name.startswith(("test_unix", "test_local")):
         factories["uvloop"] = uvloop.new_event_loop
     return factories
 

@@ -1,0 +1,523 @@
+"""One line, both ends in one loop: order, coalescing, signs of life, the ways it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from omni_async.abc import Channel
+from omni_async.errors import ProtocolError, UsageError
+from omni_async.rendezvous.framing import FrameReader, close_fds
+from omni_async.rendezvous.heartbeat import Heartbeat
+from omni_async.rendezvous.messages import Bye, Credit, Done, Message, Offer, Ping, encode
+from omni_async.rendezvous.unix_channel import UnixChannels, UnixLine
+from tests.rendezvous.lines import Pair, Recorder, hello, pair, regions, want
+from tests.rendezvous.test_unix_framing import feed, frame
+from tests.rendezvous.test_unix_outbox import same_file
+
+
+@pytest.fixture
+async def ends(namespace: str) -> AsyncIterator[Pair]:
+    async with pair(UnixChannels(), namespace) as both:
+        yield both
+
+
+class Wire:
+    """The other end of a line as a bare socket, after the handshake."""
+
+    def __init__(self) -> None:
+        self.handler = Recorder()
+        self.line: UnixLine
+        self.sock: socket.socket
+
+    async def open(self, namespace: str, **options: float) -> None:
+        channels = UnixChannels(**options)  # type: ignore[arg-type]
+        ends = Pair(channels, f"{namespace}-wire")
+        self.listener = await channels.listen(
+            ends.endpoint, hello("sender", ends.endpoint.namespace), self.handler
+        )
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.setblocking(False)
+        self.sock.connect("\0" + self.listener.address.removeprefix("unix:@"))
+        self.sock.send(frame(encode(hello("receiver", ends.endpoint.namespace))))
+        line = await self.handler.next("opened")
+        assert isinstance(line, UnixLine)
+        self.line = line
+        assert self.sock.recv(1000)  # its Hello
+
+    def close(self) -> None:
+        self.line.close()
+        self.listener.close()
+        self.sock.close()
+
+
+@pytest.fixture
+async def wire(namespace: str) -> AsyncIterator[Wire]:
+    bare = Wire()
+    await bare.open(namespace)
+    yield bare
+    bare.close()
+
+
+def drain(sock: socket.socket) -> list[int]:
+    """Sizes of what lies in the socket, one for each write of a word's length or more."""
+    sizes: list[int] = []
+    while True:
+        try:
+            data = sock.recv(1 << 20)
+        except BlockingIOError:
+            return sizes
+        if not data:
+            return sizes
+        sizes.append(len(data))
+
+
+class TestSending:
+    async def test_both_ways_in_order(self, ends: Pair) -> None:
+        for op in range(500):
+            ends.rx.send(want(op))
+            ends.tx.send(Done(op))
+        for op in range(500):
+            assert await ends.sender.next("received") == want(op)
+            assert await ends.receiver.next("received") == Done(op)
+        assert ends.sender.fds == [[]] * 500
+
+    async def test_first_word_of_a_turn_leaves_at_once_the_others_together(
+        self, wire: Wire
+    ) -> None:
+        size = len(frame(encode(Done(1))))
+        for _ in range(10):
+            wire.line.send(Done(1))
+        assert drain(wire.sock) == [size]
+        assert wire.line.queued == 9 * size
+        await asyncio.sleep(0)
+        assert wire.line.queued == 0
+        assert sum(drain(wire.sock)) == 9 * size
+        wire.line.send(Done(1))
+        assert drain(wire.sock) == [size]
+
+    async def test_flush_does_not_wait_for_the_turn_to_end(self, wire: Wire) -> None:
+        size = len(frame(encode(Done(1))))
+        wire.line.send(Done(1))
+        wire.line.send(Done(1))
+        wire.line.flush()
+        assert wire.line.queued == 0
+        assert sum(drain(wire.sock)) == 2 * size
+
+    async def test_answers_to_a_batch_leave_with_it(self, wire: Wire) -> None:
+        wire.handler.answer = [Done(1)]
+        wire.sock.send(frame(encode(want(1))) * 50)
+        for _ in range(50):
+            await wire.handler.next("received")
+        assert wire.line.queued == 0
+        assert sum(drain(wire.sock)) == 50 * len(frame(encode(Done(1))))
+
+    async def test_more_than_the_socket_takes(self, ends: Pair) -> None:
+        word = Offer(1, 1, [1], [], [], os.urandom(1 << 20))
+        for _ in range(8):
+            ends.tx.send(word)
+        assert ends.tx.queued > 1 << 20
+        ends.tx.flush()
+        for _ in range(8):
+            assert await ends.receiver.next("received") == word
+        assert ends.tx.queued == 0
+
+    async def test_too_long_a_word_is_refused_here(self, namespace: str) -> None:
+        async with pair(UnixChannels(max_message=2000), namespace) as ends:
+            with pytest.raises(UsageError, match="at most 2000"):
+                ends.tx.send(Bye("x" * 3000))
+            ends.tx.send(Done(1))
+            assert await ends.receiver.next("received") == Done(1)
+
+    async def test_descriptors_arrive_with_their_word(self, ends: Pair) -> None:
+        r, w = os.pipe()
+        ends.tx.send(Done(1))
+        ends.tx.send(regions(2), [r, w])
+        ends.tx.send(Done(2))
+        for _ in range(3):
+            await ends.receiver.next("received")
+        assert [len(fds) for fds in ends.receiver.fds] == [0, 2, 0]
+        got = ends.receiver.fds[1]
+        assert same_file(got[0], r)
+        assert same_file(got[1], w)
+        assert not os.get_inheritable(got[0])
+        close_fds([r, w, *got])
+
+    async def test_wrong_number_of_descriptors_is_refused_here(self, ends: Pair) -> None:
+        with pytest.raises(UsageError, match="descriptors"):
+            ends.tx.send(regions(1))
+        with pytest.raises(UsageError, match="descriptors"):
+            ends.tx.send(Done(1), [0])
+
+    async def test_after_the_end_send_does_nothing(self, ends: Pair) -> None:
+        ends.tx.close()
+        ends.tx.close()
+        ends.tx.send(Done(1))
+        ends.tx.send(regions(1), [0])
+        ends.tx.flush()
+        assert ends.tx.queued == 0
+        assert await ends.receiver.next("ended") is None
+        assert ends.receiver.words == []
+        assert ends.sender.queue("ended").empty()  # who closes is not told
+
+
+class TestReceiving:
+    async def test_many_records_in_one_wake_up(self, wire: Wire) -> None:
+        await asyncio.sleep(0)
+        wire.sock.send(b"".join(frame(encode(want(op))) for op in range(1000)))
+        await wire.handler.next("received")
+        assert len(wire.handler.words) == 1000
+
+    async def test_a_word_in_single_bytes(self, wire: Wire) -> None:
+        for byte in frame(encode(want(7))):
+            wire.sock.send(bytes([byte]))
+            await asyncio.sleep(0)
+        assert await wire.handler.next("received") == want(7)
+
+    @pytest.mark.parametrize(
+        ("data", "text"),
+        [
+            (frame(b"\xc1garbage"), "not a word"),
+            (frame(b""), "not a word"),
+            (b"\xff\xff\xff\xff", "limit"),
+            (frame(encode(regions(1))), "descriptors belong"),
+            (frame(encode(hello("receiver", "n"))), "second Hello"),
+        ],
+    )
+    async def test_nonsense_ends_this_line_only(
+        self, ends: Pair, wire: Wire, data: bytes, text: str
+    ) -> None:
+        wire.sock.send(frame(encode(want(1))) + data + frame(encode(want(2))))
+        error = await wire.handler.next("ended")
+        assert isinstance(error, ProtocolError)
+        assert text in str(error)
+        assert f"process {os.getpid()}" in str(error)
+        assert wire.handler.words == [want(1)]
+        (bye,) = feed(FrameReader(), wire.sock.recv(1000))  # the other side is told why
+        assert isinstance(bye, Bye)
+        assert text in bye.reason
+        assert bye.held is None
+        assert wire.sock.recv(1) == b""
+        ends.rx.send(want(3))
+        assert await ends.sender.next("received") == want(3)
+
+    async def test_truncated_word(self, wire: Wire) -> None:
+        wire.sock.send(frame(encode(want(1)))[:-3])
+        wire.sock.close()
+        error = await wire.handler.next("ended")
+        assert isinstance(error, ProtocolError)
+        assert "inside a word" in str(error)
+
+    async def test_stray_descriptors_are_closed(self, wire: Wire) -> None:
+        r, w = os.pipe()
+        socket.send_fds(wire.sock, [frame(encode(want(1)))], [r])
+        assert await wire.handler.next("received") == want(1)
+        os.close(r)
+        with pytest.raises(BrokenPipeError):
+            os.write(w, b"x")
+        os.close(w)
+
+    async def test_flood_of_descriptors(self, wire: Wire) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        wire.sock.send(frame(encode(want(1)))[:3])
+        for _ in range(2):
+            socket.send_fds(wire.sock, [b"\0"], [0] * 200)
+        error = await wire.handler.next("ended")
+        assert isinstance(error, ProtocolError)
+        assert "without a word" in str(error)
+        assert len(os.listdir("/proc/self/fd")) == before - 1
+
+    async def test_no_descriptor_left_to_receive_with(self, wire: Wire) -> None:
+        import resource
+
+        r, w = os.pipe()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        socket.send_fds(wire.sock, [frame(encode(regions(50)))], [r] * 50)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (w + 10, hard))
+        try:
+            error = await wire.handler.next("ended")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert isinstance(error, ProtocolError)
+        assert "ulimit" in str(error)
+        close_fds([r, w])
+
+    async def test_failing_handler_does_not_stop_the_words_behind(self, namespace: str) -> None:
+        class Fussy(Recorder):
+            def received(self, channel: Channel, message: Message, fds: list[int]) -> None:
+                super().received(channel, message, fds)
+                if message == want(2):
+                    raise ZeroDivisionError("a mistake of the handler")
+
+        seen: list[BaseException | None] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: seen.append(context.get("exception")))
+        ends = Pair(UnixChannels(), namespace)
+        ends.sender = Fussy()
+        await ends.open()
+        for op in range(1, 6):
+            ends.rx.send(want(op))
+        for op in range(1, 6):
+            assert await ends.sender.next("received") == want(op)
+        assert [type(error) for error in seen] == [ZeroDivisionError]
+        ends.close()
+
+    async def test_handler_that_finds_a_broken_rule_ends_the_line(self, namespace: str) -> None:
+        class Strict(Recorder):
+            def received(self, channel: Channel, message: Message, fds: list[int]) -> None:
+                raise ProtocolError("that word makes no sense here")
+
+        ends = Pair(UnixChannels(), namespace)
+        ends.sender = Strict()
+        await ends.open()
+        ends.rx.send(want(1))
+        error = await ends.sender.next("ended")
+        assert "makes no sense" in str(error)
+        await ends.receiver.next("ended")
+        ends.close()
+
+    async def test_close_from_inside_received(self, namespace: str) -> None:
+        class Leaver(Recorder):
+            def received(self, channel: Channel, message: Message, fds: list[int]) -> None:
+                super().received(channel, message, fds)
+                channel.close()
+
+        ends = Pair(UnixChannels(), namespace)
+        ends.sender = Leaver()
+        await ends.open()
+        r, w = os.pipe()
+        ends.rx.send(want(1))
+        ends.rx.send(want(2))
+        ends.rx.send(regions(1), [r])
+        await ends.receiver.next("ended")
+        assert ends.sender.words == [want(1)]
+        assert ends.sender.queue("ended").empty()
+        ends.close()
+        close_fds([r, w])
+
+
+class TestEnds:
+    async def test_end_of_file(self, wire: Wire) -> None:
+        wire.sock.send(frame(encode(want(1))))
+        wire.sock.close()
+        assert await wire.handler.next("received") == want(1)
+        assert await wire.handler.next("ended") is None
+
+    async def test_last_words_are_read_although_ours_fail(self, wire: Wire) -> None:
+        """A peer says Bye and closes while we write to it: its Bye is heard, then its end."""
+        wire.sock.send(frame(encode(Bye("done"))))
+        wire.sock.close()
+        wire.line.send(Done(1))
+        wire.line.send(Done(2))
+        assert await wire.handler.next("received") == Bye("done")
+        await wire.handler.next("ended")
+        assert len(wire.handler.events) == 3
+
+    async def test_close_delivers_what_was_sent(self, ends: Pair) -> None:
+        for op in range(1000):
+            ends.tx.send(Done(op))
+        ends.tx.close()
+        await ends.receiver.next("ended")
+        assert ends.receiver.words == [Done(op) for op in range(1000)]
+
+    async def test_detach_keeps_the_descriptor(self, ends: Pair) -> None:
+        ends.rx.send(want(1))
+        ends.rx.send(Bye("held", [1]))
+        fd = ends.rx.detach()
+        assert fd >= 0
+        assert ends.rx.detach() == -1
+        ends.rx.close()
+        ends.rx.send(want(2))
+        assert await ends.sender.next("received") == want(1)
+        assert await ends.sender.next("received") == Bye("held", [1])
+        await asyncio.sleep(0.02)
+        assert ends.sender.queue("ended").empty()
+        os.close(fd)
+        await ends.sender.next("ended")
+        assert ends.sender.words == [want(1), Bye("held", [1])]
+
+    async def test_bye_of_a_peer_that_keeps_its_end(self, ends: Pair) -> None:
+        """It listens no more, and that its end stays open is no proof: the handler may watch."""
+        ends.rx.send(Bye("no more"))
+        fd = ends.rx.detach()
+        watched: list[int] = []
+        note = ends.sender.ended
+
+        def ended(channel: Channel, error: Exception | None) -> None:
+            watched.append(channel.detach())
+            note(channel, error)
+
+        ends.sender.ended = ended  # type: ignore[method-assign]
+        error = await ends.sender.next("ended")
+        assert isinstance(error, ProtocolError)
+        assert "does not listen" in str(error)
+        assert ends.sender.words == [Bye("no more")]
+        loop = asyncio.get_running_loop()
+        end = asyncio.Event()
+        loop.add_reader(watched[0], end.set)
+        await asyncio.sleep(0.02)
+        assert not end.is_set()
+        os.close(fd)
+        await end.wait()
+        assert os.read(watched[0], 1) == b""
+        loop.remove_reader(watched[0])
+        os.close(watched[0])
+
+    async def test_bye_and_end_together_are_an_orderly_end(self, wire: Wire) -> None:
+        wire.sock.send(frame(encode(Bye("closed"))))
+        assert await wire.handler.next("received") == Bye("closed")
+        wire.line.send(Done(1))  # nobody would read it
+        wire.sock.close()
+        assert await wire.handler.next("ended") is None
+
+    async def test_detach_inside_ended_after_end_of_file(self, wire: Wire) -> None:
+        fds: asyncio.Queue[int] = asyncio.Queue()
+        wire.handler.ended = lambda channel, error: fds.put_nowait(channel.detach())  # type: ignore[method-assign]
+        wire.sock.close()
+        fd = await fds.get()
+        assert os.read(fd, 1) == b""
+        os.close(fd)
+
+    async def test_writing_error_that_is_no_end(self, wire: Wire) -> None:
+        class Failing:
+            def send(self, data: bytes) -> int:
+                raise OSError(105, "No buffer space available")
+
+        wire.line._outbox._sock = Failing()  # type: ignore[assignment]
+        wire.line.send(Done(1))
+        assert wire.handler.queue("ended").empty()  # not from inside send
+        error = await wire.handler.next("ended")
+        assert isinstance(error, OSError)
+
+    async def test_end_while_waiting_to_write(self, ends: Pair) -> None:
+        """The socket is full when the peer goes: the writer's end is told once."""
+        for _ in range(8):
+            ends.tx.send(Offer(1, 1, [1], [], [], bytes(1 << 20)))
+        ends.rx.close()
+        await ends.sender.next("ended")
+        assert ends.tx.queued == 0
+        assert ends.sender.queue("ended").empty()
+
+
+class TestSignsOfLife:
+    async def test_idle_lines_speak(self, namespace: str) -> None:
+        wire = Wire()
+        await wire.open(namespace, silent_after=0.08)
+        for _ in range(3):
+            loop = asyncio.get_running_loop()
+            data = await asyncio.wait_for(loop.sock_recv(wire.sock, 100), 5)
+            assert data == frame(encode(Ping()))
+        wire.close()
+
+    async def test_silence_is_told_twice_and_ends_with_a_word(self, namespace: str) -> None:
+        wire = Wire()
+        await wire.open(namespace, silent_after=0.05, peer_timeout=0.2)
+        first = await wire.handler.next("silent")
+        second = await wire.handler.next("silent")
+        assert 0.05 <= first < 0.2 <= second < 1.0
+        await asyncio.sleep(0.1)
+        assert wire.handler.queue("silent").empty()
+        wire.sock.send(frame(encode(Ping())))
+        assert 0.05 <= await wire.handler.next("silent") < 0.2
+        assert wire.handler.words == []  # a Ping is not the handler's
+        wire.close()
+
+    async def test_two_idle_ends_keep_each_other_awake(self, namespace: str) -> None:
+        async with pair(UnixChannels(silent_after=0.1, peer_timeout=0.3), namespace) as ends:
+            await asyncio.sleep(0.8)
+            assert ends.sender.queue("silent").empty()
+            assert ends.receiver.queue("silent").empty()
+
+    async def test_own_blocked_loop_accuses_nobody(self, namespace: str) -> None:
+        async with pair(UnixChannels(silent_after=0.2, peer_timeout=0.4), namespace) as ends:
+            time.sleep(1.0)  # noqa: ASYNC251 - a synchronous step of the engine
+            await asyncio.sleep(0.1)
+            assert ends.sender.queue("silent").empty()
+            assert ends.receiver.queue("silent").empty()
+
+    async def test_close_from_inside_silent(self, namespace: str) -> None:
+        wire = Wire()
+        await wire.open(namespace, silent_after=0.05)
+        silences: list[float] = []
+
+        def silent(channel: Channel, seconds: float) -> None:
+            silences.append(seconds)
+            channel.close()
+
+        wire.handler.silent = silent  # type: ignore[method-assign]
+        await asyncio.sleep(0.4)
+        assert len(silences) == 1
+        wire.close()
+
+    async def test_nothing_is_added_to_a_line_that_takes_nothing(self, namespace: str) -> None:
+        wire = Wire()
+        await wire.open(namespace, silent_after=0.05)
+        while not wire.line.queued:
+            wire.line.send(Offer(1, 1, [1], [], [], bytes(100_000)))
+            wire.line.flush()
+        queued = wire.line.queued
+        await asyncio.sleep(0.3)
+        assert wire.line.queued == queued
+        wire.close()
+
+
+def beats(beat: Heartbeat, times: Sequence[float]) -> list[float]:
+    return [silence for now in times if (silence := beat.tick(now)[1]) is not None]
+
+
+class TestHeartbeat:
+    def test_every_tick_adds_at_most_a_period(self) -> None:
+        beat = Heartbeat(2.0, 30.0)
+        assert beat.period == 0.5
+        assert beats(beat, [0.0, 0.5, 10.5, 20.5]) == []  # 20 s, most of them ours
+        assert beats(beat, [21.0]) == [2.0]
+
+    def test_never_earlier_than_the_threshold(self) -> None:
+        beat = Heartbeat(2.0, 30.0)
+        ticks = [0.5 * n for n in range(200)]
+        assert beats(beat, ticks) == [2.0, 30.0]
+
+    def test_a_sign_begins_anew(self) -> None:
+        beat = Heartbeat(1.0, 1.0)
+        assert beats(beat, [0.25 * n for n in range(9)]) == [1.0]
+        beat.heard = True
+        assert beats(beat, [2.25 + 0.25 * n for n in range(9)]) == [1.0]
+
+    def test_both_thresholds_in_any_order(self) -> None:
+        assert beats(Heartbeat(2.0, 0.5), [0.125 * n for n in range(40)]) == [
+            0.5,
+            2.0,
+        ]
+
+    def test_speaks_every_second_tick_when_idle(self) -> None:
+        beat = Heartbeat(2.0, 30.0)
+        spoken = []
+        for n in range(6):
+            speak, _ = beat.tick(n * 0.5)
+            spoken.append(speak)
+            beat.said = speak
+        assert spoken == [False, True, False, True, False, True]
+
+
+async def test_credit_of_a_thousand_words_is_one_write(wire: Wire) -> None:
+    """What is coalesced goes out by one system call."""
+    await asyncio.sleep(0)
+    writes: list[int] = []
+    sock = wire.line._outbox._sock
+
+    class Counting:
+        def send(self, data: bytes) -> int:
+            writes.append(len(data))
+            return sock.send(data)
+
+    wire.line._outbox._sock = Counting()  # type: ignore[assignment]
+    for _ in range(1000):
+        wire.line.send(Credit(1, 1))
+    await asyncio.sleep(0)
+    assert len(writes) == 2
+    wire.line._outbox._sock = sock
