@@ -2,15 +2,23 @@
 
 In: values. Out: the same values in another process.
 Never: imports torch or zmq before somebody needs them.
+
+Importing this loads errors and small values only; the rest is imported when it is first asked for.
 """
 
 from __future__ import annotations
 
-from .codec import register_type
+from typing import TYPE_CHECKING
+
 from .errors import *  # noqa: F403 - the whole tree is public
 from .errors import __all__ as _error_names
 from .model import Capabilities, ConnectorSpec, EdgeName, Health, Receipt
-from .transport import DEFAULT, Delivery, Edge, Transport, open_transport
+
+if TYPE_CHECKING:
+    from .codec import register_type
+    from .deploy import Deploy, Stage, load_deploy, open_stage
+    from .pool import ManagedBuffer
+    from .transport import DEFAULT, Delivery, Edge, Transport, open_transport
 
 __version__ = "0.1.0"
 
@@ -19,13 +27,48 @@ __all__ = [
     "Capabilities",
     "ConnectorSpec",
     "Delivery",
+    "Deploy",
     "Edge",
     "EdgeName",
     "Health",
+    "ManagedBuffer",
     "Receipt",
+    "Stage",
     "Transport",
     "__version__",
+    "load_deploy",
+    "open_stage",
     "open_transport",
     "register_type",
     *_error_names,
 ]
+
+_LATER = {
+    "DEFAULT": "transport",
+    "Delivery": "transport",
+    "Deploy": "deploy",
+    "Edge": "transport",
+    "ManagedBuffer": "pool",
+    "Stage": "deploy",
+    "Transport": "transport",
+    "load_deploy": "deploy",
+    "open_stage": "deploy",
+    "open_transport": "transport",
+    "register_type": "codec",
+}
+"""Name → the room it lives in."""
+
+
+def __getattr__(name: str) -> object:
+    room = _LATER.get(name)
+    if room is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value: object = getattr(importlib.import_module(f".{room}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
