@@ -78,13 +78,15 @@ class _Mapping:
 class MappedBlock(Block):
     """A block over one mapping, which ends when neither the block nor a view is referred to."""
 
+    fd = -1
+
     def __init__(self, mapping: _Mapping, fd: int, advice: int) -> None:
         self.address = mapping.address
         self.nbytes = mapping.nbytes
-        self.fd = fd
         self._memory = mapping.memory()
         self._closed = False
         self._advice = advice
+        self.fd = fd  # last: until here it is the caller's to close
 
     def view(self, offset: int = 0, nbytes: int | None = None) -> memoryview:
         """Writable bytes ``[offset, offset + nbytes)``; to the end without ``nbytes``.
@@ -119,7 +121,7 @@ class MappedBlock(Block):
             os.close(fd)
 
     def __del__(self) -> None:
-        if getattr(self, "fd", -1) >= 0:
+        if self.fd >= 0:
             self.close()
 
     def __repr__(self) -> str:

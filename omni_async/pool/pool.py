@@ -218,12 +218,16 @@ class Pool:
         """
         return self._segments.trim(keep, at_most)
 
-    def close(self) -> int:
+    def close(self, *, mapped: bool = False) -> int:
         """Give up all segments. Idempotent.
 
         Who waits gets :class:`ClosedError`. Memory stays mapped while there are views of it, or
         somebody refers to a lease in it that is not free. A segment that an operation in flight may
         touch stays, registered, until that ends.
+
+        Args:
+            mapped: peers reach the memory through mappings of their own, which need nothing of
+                this process: then no segment has to stay.
 
         Returns:
             Leases that could not be freed, because an operation has not ended.
@@ -232,9 +236,11 @@ class Pool:
             self._closed = True
             self._segments.on_shrink = None
             self._line.cancel(None, ClosedError("the pool was closed before there was room"))
-            for segment in tuple(self._segments):
-                self._retire(segment)
-        return sum(segment.pinned for segment in self._segments)
+        stuck = 0
+        for segment in tuple(self._segments):
+            stuck += segment.pinned
+            self._retire(segment, mapped)
+        return stuck
 
     def moved(self, lease: Lease, before: State) -> None:
         """Hear of a lease's new state; leases call it."""
@@ -303,8 +309,8 @@ class Pool:
                 return None  # what others give back may do
             raise self._exhausted(nbytes, error) from error
 
-    def _retire(self, segment: Segment) -> None:
-        if segment.pinned:
+    def _retire(self, segment: Segment, mapped: bool = False) -> None:
+        if segment.pinned and not mapped:
             _left_behind.add(segment)
         else:
             _left_behind.discard(segment)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable
 
@@ -10,7 +11,7 @@ import pytest
 
 from omni_async.abc import MemorySource
 from omni_async.errors import ClosedError, EngineFault, PayloadTooLarge, PoolExhausted, UsageError
-from omni_async.pool import Lease, MemfdMemory, Pool, State
+from omni_async.pool import Lease, MemfdMemory, Pool, State, map_fd
 from omni_async.pool.memory import PAGE, MappedBlock
 
 from .conftest import Pools, Registrar
@@ -513,6 +514,29 @@ def test_memory_under_an_operation_outlives_the_pool(
     assert len(registrar.unregistered) == 1
     ends.pop()()
     assert len(registrar.unregistered) == 2
+    assert not _mapped(address)
+
+
+def test_peers_with_mappings_of_their_own_hold_nothing_back(
+    make_pool: Pools, registrar: Registrar
+) -> None:
+    pool = make_pool(MIB)
+    lease = pool.lease_nowait(5)
+    lease.pin()
+    lease.view()[:] = b"hello"
+    peer = map_fd(os.dup(registrar.registered[0].fd), registrar.registered[0].nbytes)
+    lease.quarantine()
+    lease.drop()
+    assert pool.close() == 1
+    assert registrar.unregistered == []
+    assert pool.close(mapped=True) == 1
+    assert pool.committed == 0
+    assert len(registrar.unregistered) == 1
+    assert bytes(peer.view(lease.offset, 5)) == b"hello"
+    address = lease.address
+    lease.unpin()  # late word of the peer
+    assert (pool.live, pool.quarantined) == (0, 0)
+    del lease
     assert not _mapped(address)
 
 
