@@ -16,7 +16,7 @@ from typing import Protocol
 
 from omni_async import OmniAsyncError, __version__
 
-from . import config, demo
+from . import bench, config, demo
 
 
 class Command(Protocol):
@@ -30,7 +30,7 @@ class Command(Protocol):
     def run(self, args: argparse.Namespace) -> int: ...
 
 
-COMMANDS: tuple[Command, ...] = (demo, config)
+COMMANDS: tuple[Command, ...] = (demo, config, bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

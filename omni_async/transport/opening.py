@@ -79,6 +79,12 @@ class OpenTransport:
         self._make = (backend, options, endpoint, role, linger)
         self._transport: Transport | None = None
 
+    def __enter__(self) -> Transport:
+        raise UsageError("a transport is opened by 'async with open_transport(...)'")
+
+    def __exit__(self, *raised: object) -> None:
+        """Never reached; without it Python would name this method instead of the mistake."""
+
     async def __aenter__(self) -> Transport:
         if self._transport is not None:
             raise UsageError("this transport was entered before; call open_transport again")

@@ -60,11 +60,12 @@ class Agent:
         return os.getpid()
 
     async def do_put(self, key: str, fill: int = 0, nbytes: int = 0, **options: Any) -> Any:
+        """Put a pattern, or ``value``; with both the pattern rides in the value as ``bulk``."""
         value = options.pop("value", None)
-        receipt = await self.transport.put(
-            "0", "1", key, pattern(fill, nbytes) if nbytes else value, **options
-        )
-        return receipt.nbytes
+        if nbytes:
+            bulk = pattern(fill, nbytes)
+            value = bulk if value is None else {**value, "bulk": bulk}
+        return (await self.transport.put("0", "1", key, value, **options)).nbytes
 
     async def do_put_series(self, count: int, nbytes: int, request_id: str | None = None) -> Any:
         for index in range(count):

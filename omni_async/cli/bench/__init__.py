@@ -17,9 +17,12 @@ from .payload import SIZES, parse_size
 from .peer import PeerUnavailable
 from .workers import WorkerFailed
 
+NAME = "bench"
+HELP = "measure here: against the peer, under load, waiting"
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``omni-async bench``."""
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
     names = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
 
     shm = names.add_parser("shm", help="one-way times against the peer's shared-memory connector")
@@ -49,7 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parked.add_argument("--seconds", type=float, default=10.0, help="of idling (default: 10)")
 
     for name in (shm, ticker, parked):
-        name.add_argument("--json", action="store_true", help="one JSON object on stdout")
+        name.add_argument(
+            "--json",
+            action="store_true",
+            default=argparse.SUPPRESS,  # it may stand before the benchmark's name as well
+            help="one JSON object on standard output",
+        )
         name.add_argument("--check", action="store_true", help="exit with 1 when a goal was missed")
 
 
@@ -71,13 +79,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(words)
         print("\n".join(["", *map(str, goals)]))
     return int(arguments.check and not all(goal.met for goal in goals))
-
-
-def main(argv: list[str] | None = None) -> int:
-    """``python -m omni_async.cli.bench``."""
-    parser = argparse.ArgumentParser(prog="omni-async bench", description=__doc__.splitlines()[0])
-    add_arguments(parser)
-    return run(parser.parse_args(argv))
 
 
 def _measure(arguments: argparse.Namespace, uvloop: bool) -> tuple[dict[str, Any], str]:

@@ -1,0 +1,133 @@
+"""The benchmarks end to end, small: they measure, report, and say which goals were met."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omni_async.cli import main as command_line
+from omni_async.cli.bench import compare, ticker
+from omni_async.cli.bench.workers import WorkerFailed, Workers
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    code = command_line.main(["bench", *arguments])
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("clean_modules")
+def test_shm_against_a_peer(capsys: pytest.CaptureFixture[str], wheel: Path) -> None:
+    code, out = bench(
+        capsys, "shm", "--json", "--floor", "--sizes", "4K,1M",
+        "--rounds", "1", "--scale", "0.02", "--peer", str(wheel),
+    )  # fmt: skip
+    assert code == 0
+    result = json.loads(out)
+    assert "0.30.0" in result["peer"]
+    assert {row["nbytes"] for row in result["rows"]} == {4096, 1 << 20}
+    sides = {row["side"] for row in result["rows"]}
+    assert {side.name for side in (compare.OURS, compare.IN_PLACE, compare.HANDED)} <= sides
+    assert "bare arena, one copy" in sides
+    for row in result["rows"]:
+        assert 0 < row["one_way"]["median_us"] <= row["touched"]["median_us"]
+        assert row["one_way"]["count"] >= 2
+    assert {goal["name"] for goal in result["goals"]} == {
+        "4 KB faster than the peer",
+        "1 MB faster than the peer",
+    }
+    text = compare.report(result)
+    for word in ("peer, metadata handed over", "one warm memcpy", "times faster", "1 MB"):
+        assert word in text
+
+
+def test_shm_without_a_peer_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "SIDES", compare.SIDES[:1])
+    code, out = bench(capsys, "shm", "--sizes", "4K", "--rounds", "1", "--scale", "0.02")
+    assert code == 0
+    assert out.startswith("omni_async alone: no wheel of the peer was given")
+    assert "ours, asyncio" in out
+
+
+def test_goals_decide_the_exit_code_when_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ticker, "EXTRA_GAP_MS", -1e9)
+    arguments = ["ticker", "--size", "64K", "--seconds", "0.1", "--rounds", "1"]
+    code, out = bench(capsys, *arguments, "--check")
+    assert code == 1
+    assert "MISSED" in out
+
+
+def test_ticker(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = bench(
+        capsys, "--json", "ticker", "--size", "64K", "--seconds", "0.2", "--rounds", "1"
+    )
+    assert code == 0
+    rows: list[dict[str, Any]] = json.loads(out)["rows"]
+    assert {row["stage"] for row in rows} == {0, 1}
+    for row in rows:
+        assert row["received_gb_s"] > 0
+        assert 1 <= row["alone"]["median_ms"] <= row["alone"]["max_ms"]
+
+
+def test_parked(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = bench(capsys, "parked", "--count", "50", "--seconds", "0.3")
+    assert code == 0
+    assert out.startswith("50 gets that wait")
+    assert out.count("met") + out.count("MISSED") == 3
+
+
+def test_a_bad_peer_is_an_error_in_words(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert command_line.main(["bench", "shm", "--peer", str(tmp_path)]) == 1
+    assert "holds neither" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["shm", "--rounds", "0"], ["shm", "--sizes", "5"]])
+def test_bad_arguments(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        command_line.main(["bench", *arguments])
+
+
+def test_torch_is_needed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert command_line.main(["bench", "parked"]) == 2
+    assert "omni-async[torch]" in capsys.readouterr().err
+
+
+def test_a_worker_that_fails_is_quoted_and_none_is_left() -> None:
+    with Workers() as workers:
+        worker = workers.start({"program": "no such"})
+        with pytest.raises(WorkerFailed, match="no program 'no such'"):
+            worker.answer(20)
+    assert worker.process.poll() is not None
+
+
+def test_a_worker_that_hangs_is_ended() -> None:
+    started = []
+
+    def hang() -> None:
+        with Workers() as workers:
+            started.append(workers.start({"program": "sides.bare", "role": "consumer"}))
+            started[0].answer(0.3)
+
+    begun = time.monotonic()
+    with pytest.raises(WorkerFailed, match="no answer for 0 s"):
+        hang()
+    assert time.monotonic() - begun < 15
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0].process.pid, 0)

@@ -1,0 +1,62 @@
+"""Importing the peer's connector from its wheel."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from omni_async.cli.bench.peer import PeerUnavailable, connector, find
+
+pytestmark = pytest.mark.usefixtures("clean_modules")
+
+
+@pytest.mark.parametrize("kind", ["wheel", "folder of the wheel", "unpacked"])
+def test_the_connector_comes_out_of(kind: str, wheel: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    place = wheel if kind == "wheel" else wheel.parent
+    if kind == "unpacked":
+        place = tmp_path / "unpacked"
+        with zipfile.ZipFile(wheel) as file:
+            file.extractall(place)
+    peer = find(str(place))
+    side = connector(peer)({"stage_id": 0})
+    done, nbytes, metadata = side.put("0", "1", "k", {"a": 1})
+    assert done
+    assert nbytes > 0
+    assert side.get("0", "1", "k", metadata)[0] == {"a": 1}
+    assert side.get("0", "1", "k") is None
+    assert "0.30.0" in peer.title
+    assert "unmodified" in peer.title
+    assert "vllm.outputs" in peer.title
+
+
+def test_a_changed_file_is_refused(wheel: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    place = tmp_path / "unpacked"
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(place)
+    changed = place / "vllm_omni" / "distributed/omni_connectors/utils/serialization.py"
+    changed.write_text(changed.read_text() + "\n")
+    with pytest.raises(PeerUnavailable, match=r"serialization\.py is not the file"):
+        connector(find(str(place)))
+
+
+def test_a_wheel_without_the_connector_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "vllm_omni-0.30.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("vllm_omni-0.30.0.dist-info/RECORD", "")
+    with pytest.raises(PeerUnavailable, match="shm_connector"):
+        connector(find(str(path)))
+
+
+def test_other_places_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PeerUnavailable, match="holds neither"):
+        find(str(tmp_path))
+    other = tmp_path / "vllm_omni-0.29.0-py3-none-any.whl"
+    with zipfile.ZipFile(other, "w") as file:
+        file.writestr("vllm_omni-0.29.0.dist-info/RECORD", "")
+    for place in (other, tmp_path / "missing.whl"):
+        with pytest.raises(PeerUnavailable, match=r"no vllm-omni 0\.30\.0"):
+            find(str(place))
