@@ -22,12 +22,15 @@ from . import bench, config, demo
 class Command(Protocol):
     """What a module of a command holds."""
 
-    NAME: str
-    HELP: str
+    @property
+    def NAME(self) -> str: ...
 
-    def configure(self, parser: argparse.ArgumentParser) -> None: ...
+    @property
+    def HELP(self) -> str: ...
 
-    def run(self, args: argparse.Namespace) -> int: ...
+    def configure(self, parser: argparse.ArgumentParser, /) -> None: ...
+
+    def run(self, args: argparse.Namespace, /) -> int: ...
 
 
 COMMANDS: tuple[Command, ...] = (demo, config, bench)

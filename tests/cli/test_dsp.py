@@ -149,10 +149,12 @@ def test_speech_sounds_like_itself(tmp_path: Path) -> None:
 
     output = tmp_path / "out.wav"
     with Recording(sample_recording()) as recording:
+        later = recording.frames // 2
+        recording.skip(later)
         one_process(recording, output)
-    decibels = likeness(sample_recording(), 0, output)
+    decibels = likeness(sample_recording(), later, output)
     assert decibels is not None
-    assert decibels > 18
+    assert decibels > 15
 
 
 @pytest.mark.parametrize(

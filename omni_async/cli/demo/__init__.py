@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def _run(args: argparse.Namespace) -> int:
     from .audio import sample_recording
-    from .run import Options, Run, cancelled_by_signals
+    from .supervisor import Options, Run, cancelled_by_signals
     from .table import ProgressLine, report
 
     line = ProgressLine(shown=not args.json)

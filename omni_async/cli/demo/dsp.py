@@ -106,6 +106,12 @@ def rounded(sound: Floats) -> Samples:
     return np.clip(np.rint(sound), -32768, 32767).astype(np.int16)
 
 
+def prepare() -> None:
+    """Compute the tables now, so that no request waits for them."""
+    for table in (_mdct, _signs, _levels, _thresholds):
+        table()
+
+
 @lru_cache(maxsize=1)
 def _mdct() -> Floats:
     """``[2 * HOP, HOP]``, window and cosines, orthonormal over overlapping frames, times 2**22."""

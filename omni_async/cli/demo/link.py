@@ -92,7 +92,11 @@ class Outlet:
 async def inlet(
     edge: Edge, request: str, traffic: Traffic
 ) -> AsyncIterator[tuple[dict[str, Any], bool]]:
-    """One request's chunks, each with whether it is the last. Cancellation: safe."""
+    """One request's chunks, each with whether it is the last. Cancellation: safe.
+
+    A chunk's tensors lie in memory of the sender. Whoever takes them out of the chunk (``pop``) and
+    is done with them when it asks for the next one gives that memory back in time.
+    """
     last, number = False, 0
     while not last:
         asked = perf_counter_ns()
@@ -102,6 +106,7 @@ async def inlet(
         traffic.note(delivery.nbytes, envelope["put"], asked, perf_counter_ns())
         last, number = envelope["last"], number + 1
         yield envelope["chunk"], last
+        delivery.release()
 
 
 def _key(request: str, edge: Edge, number: int) -> str:

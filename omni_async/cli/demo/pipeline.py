@@ -18,9 +18,9 @@ import anyio
 
 from omni_async.deploy import Stage, load_deploy, open_stage
 
-from . import words
+from ..._aio.lag import LagMonitor
+from . import dsp, words
 from .audio import Recording
-from .lag import LoopLag
 from .line import Line
 from .link import Outlet, Traffic, inlet
 from .stages import Code2Wav, Hidden, Speech, Talker, Thinker
@@ -32,20 +32,24 @@ AT_ONCE = 8
 """Requests that the Thinker works on at a time; waiting for the others costs nobody anything."""
 
 PROGRESS_SECONDS = 0.1
+TICK_SECONDS = 0.005
 
 
 async def run_stage(line: Line) -> words.Done:
     """Open the stage, work off its requests, close it. Cancellation: ends."""
     job = line.job
+    dsp.prepare()
     async with open_stage(load_deploy(job.deploy), job.role, namespace=job.namespace) as stage:
         await asyncio.to_thread(line.wait_for_go)
         work = Work(line, stage)
         step = {"0": work.think, "1": work.talk, "2": work.voice}[job.role]
-        async with LoopLag() as lag, work.progress(), anyio.create_task_group() as group:
-            for request in job.requests:
-                group.start_soon(step, request)
+        with LagMonitor(TICK_SECONDS) as late:
+            async with work.progress(), anyio.create_task_group() as group:
+                for request in job.requests:
+                    group.start_soon(step, request)
     figures = work.traffic.figures() if work.traffic.chunks else None
-    return words.Done(work.sent, figures, lag.figures())
+    lag = late.lag()
+    return words.Done(work.sent, figures, words.Lag(lag.p50 * 1e3, lag.p99 * 1e3, lag.max * 1e3))
 
 
 class Work:
@@ -77,7 +81,7 @@ class Work:
         """Stage 1: hidden states to codes. Cancellation: ends."""
         outlet, talker = Outlet(self._stage.output("2"), request.id), Talker()
         async for chunk, last in inlet(self._stage.input("0"), request.id, self.traffic):
-            codes, _ = await self._compute(talker.step, Hidden(chunk["hidden"], last))
+            codes, _ = await self._compute(talker.step, Hidden(chunk.pop("hidden"), last))
             await outlet.send({"codes": codes, "meta": chunk["meta"]}, last=last)
             self.sent += 1
 
@@ -87,7 +91,7 @@ class Work:
         code2wav: Code2Wav | None = None
         async for chunk, last in inlet(self._stage.input("1"), request.id, self.traffic):
             code2wav = code2wav or Code2Wav(path, **chunk["meta"])
-            await self._compute(code2wav.step, Speech(chunk["codes"], last))
+            await self._compute(code2wav.step, Speech(chunk.pop("codes"), last))
         self._line.say(words.Finished(request.id))
 
     @contextlib.asynccontextmanager

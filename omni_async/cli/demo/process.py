@@ -20,15 +20,15 @@ from .line import Line
 
 
 def main() -> int:
-    events = os.fdopen(os.dup(1), "wb", buffering=0)
+    events = os.dup(1)
     os.dup2(2, 1)  # whatever else prints must not get between the events
-    line = Line(sys.stdin.buffer, events)
+    line = Line(0, events)
     try:
         line.say(_done(line))
     except Exception as error:  # noqa: BLE001 - told, and the process ends
         cause = _innermost(error)
         if not isinstance(cause, OmniAsyncError):
-            traceback.print_exc()
+            traceback.print_exception(cause)
         line.say(words.Failed(f"{type(cause).__name__}: {cause}"))
         return 1
     return 0

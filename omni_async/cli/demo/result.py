@@ -57,7 +57,7 @@ class Result(msgspec.Struct, frozen=True):
     sound_seconds: float
     requests: int
     seconds: float
-    """From the first chunk to the last stage's end."""
+    """From the start of the first request to the end of the last one."""
     snr_db: float | None
     different: list[str]
     """Requests whose file is not what one process computes."""

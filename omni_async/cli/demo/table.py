@@ -12,7 +12,7 @@ from time import perf_counter
 
 from . import dsp
 from .result import EdgeResult, Result, StageResult
-from .run import NAMES, Run
+from .supervisor import NAMES, Run
 
 _FRAME_SECONDS = 0.05
 
@@ -63,7 +63,17 @@ def report(result: Result) -> str:
         f"{many} in {result.seconds:.2f} s; the codes take {rate:.0f} kbit/s{likeness}",
         "",
         *_grid(
-            ("edge", "cargo", "connector", "chunks", "bytes", "bytes/s", "p50", "p99", "waited"),
+            (
+                "edge",
+                "cargo",
+                "connector",
+                "chunks",
+                "bytes",
+                "bytes/s",
+                "latency p50",
+                "p99",
+                "waited",
+            ),
             [_edge(edge) for edge in result.edges],
         ),
         "",
@@ -72,7 +82,7 @@ def report(result: Result) -> str:
             [_stage(stage) for stage in result.stages],
         ),
         "",
-        "p50, p99: from chunk put and receiver asking to usable tensors. waited: how long a chunk lay",
+        "latency: from chunk put and receiver asking to usable tensors. waited: how long a chunk lay",
         "ready before its receiver asked (median).",
         "",
         f"written: {result.outputs[0]}"
@@ -112,8 +122,8 @@ def _edge(edge: EdgeResult) -> tuple[str, ...]:
 
 def _stage(stage: StageResult) -> tuple[str, ...]:
     lag = stage.loop_lag_ms
-    figures = (lag.p50, lag.p99, lag.worst) if lag else ()
-    return (stage.stage, stage.name, *(milliseconds(figure) for figure in figures))
+    figures = [milliseconds(x) for x in (lag.p50, lag.p99, lag.worst)] if lag else ["-"] * 3
+    return (stage.stage, stage.name, *figures)
 
 
 def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -177,9 +177,7 @@ class Run:
         async with _ended(children):
             for child in children:
                 await child.start()
-            following = [
-                asyncio.create_task(child.follow(lambda: self._changed(self))) for child in children
-            ]
+            following = [asyncio.create_task(child.follow(self._note)) for child in children]
             conducting = asyncio.create_task(self._conduct(following))
             try:
                 await asyncio.gather(conducting, *following)
@@ -195,8 +193,12 @@ class Run:
         for child in self.stages:
             child.go()
         await asyncio.gather(*following[: len(self.stages)])
-        self.seconds = perf_counter() - self.began
         self.check.go()
+
+    def _note(self) -> None:
+        if not self.seconds and len(self.stages[-1].finished) == self.options.requests:
+            self.seconds = perf_counter() - self.began
+        self._changed(self)
 
     def _conclude(self) -> Result:
         """Put the files in place and the figures together."""
