@@ -9,6 +9,7 @@ is for containers that share a folder but no network namespace.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 from urllib.parse import quote
@@ -37,8 +38,8 @@ def address_of(endpoint: Endpoint, socket_dir: str | None) -> str:
         limit = NAME_LIMIT
     name = f"{prefix}{separator.join(parts)}{suffix}"
     if len(os.fsencode(name)) > limit:
-        digest = hashlib.blake2b(separator.join(parts).encode(), digest_size=16).hexdigest()
-        name = f"{prefix}#{digest}{suffix}"
+        digest = hashlib.blake2b(separator.join(parts).encode(), digest_size=15).digest()
+        name = f"{prefix}#{base64.urlsafe_b64encode(digest).decode()}{suffix}"
     if len(os.fsencode(name)) > limit:
         raise ConfigError(
             f"socket_dir {socket_dir!r} is too long: a socket's path may have {NAME_LIMIT} bytes, "
