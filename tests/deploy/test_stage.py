@@ -121,10 +121,14 @@ async def test_opening_is_all_or_nothing(namespace: str) -> None:
 
 async def test_closing_closes_all_even_after_an_error(namespace: str) -> None:
     opened: list[Stage] = []
-    with pytest.raises(ZeroDivisionError):
+
+    async def live() -> None:
         async with open_stage(load_deploy(CHAIN), 1, namespace=namespace) as middle:
             opened.append(middle)
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await live()
     assert all(transport.closed for transport in opened[0].transports.values())
 
 
