@@ -11,7 +11,7 @@ import copy
 from collections import OrderedDict
 from typing import Any
 
-_REMEMBERED = 4096
+_REMEMBERED = 256
 _FIRST_SWEEP = 1024
 
 
