@@ -85,9 +85,11 @@ def _pytest(session: nox.Session, python: str, *args: str) -> None:
     """pytest under coverage, children included, then the report with its limit."""
     for old in ROOT.glob(".coverage*"):
         old.unlink()
-    session.run(python, "-m", "coverage", "run", "-m", "pytest", *args, external=True)
-    session.run(python, "-m", "coverage", "combine", "--quiet", external=True)
-    session.run(python, "-m", "coverage", "report", external=True)
+    try:
+        session.run(python, "-m", "coverage", "run", "-m", "pytest", *args, external=True)
+    finally:  # a failed run's report is worth reading too
+        session.run(python, "-m", "coverage", "combine", "--quiet", external=True)
+        session.run(python, "-m", "coverage", "report", external=True)
 
 
 @nox.session(venv_backend="none")
