@@ -44,6 +44,7 @@ class Entry:
     """One payload, and everybody who has to do with it."""
 
     __slots__ = (
+        "ahead",
         "claims",
         "consumers",
         "delivered",
@@ -64,6 +65,8 @@ class Entry:
         self.consumers = consumers
         self.expires = expires
         self.delivered = 0
+        self.ahead: Ref | None = None
+        """The receiver that was offered it before it asked. That is no claim: it can be recalled."""
         self.claims: set[Ref] = set()
         """Receivers that may still give it back."""
         self.readers: set[Ref] = set()
@@ -76,7 +79,11 @@ class Entry:
 
     @property
     def available(self) -> bool:
-        return self.listed and self.delivered + len(self.claims) < self.consumers
+        return (
+            self.listed
+            and self.ahead is None
+            and self.delivered + len(self.claims) < self.consumers
+        )
 
     @property
     def touched(self) -> bool:
@@ -91,6 +98,7 @@ class Directory:
         self._entries: dict[TransferKey, Entry] = {}
         self._refs: dict[Ref, Entry] = {}
         self._expired: OrderedDict[TransferKey, None] = OrderedDict()
+        self._ahead = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -98,7 +106,7 @@ class Directory:
     @property
     def claimed(self) -> int:
         """Operations that hold a claim or still read."""
-        return len(self._refs)
+        return len(self._refs) - self._ahead
 
     def entries(self) -> Iterator[Entry]:
         return iter(self._entries.values())
@@ -112,13 +120,8 @@ class Directory:
     def offer(
         self, key: TransferKey, payload: Payload, owner: str, consumers: int, expires: float
     ) -> Entry:
-        """List a payload; one that nobody has claimed is replaced."""
-        previous = self._entries.get(key)
-        if previous is not None:
-            if previous.touched:
-                raise KeyClaimed
-            self.unlist(previous, EntryState.DROPPED)
-        elif self._expired:
+        """List a payload. One under the same key has been unlisted before."""
+        if self._expired:
             self._expired.pop(key, None)
         entry = self._entries[key] = Entry(key, payload, owner, consumers, expires)
         return entry
@@ -134,6 +137,24 @@ class Directory:
         entry.state = EntryState.CLAIMED
         entry.payload.pin()
         self._refs[ref] = entry
+
+    def lend(self, ref: Ref, entry: Entry) -> None:
+        """A receiver is offered it ahead: it may take it at any moment, so the slots are pinned."""
+        entry.ahead = ref
+        entry.payload.pin()
+        self._refs[ref] = entry
+        self._ahead += 1
+
+    def taken(self, ref: Ref) -> Entry | None:
+        """The entry of an operation; what was offered ahead becomes a claim by being used."""
+        entry = self._refs.get(ref)
+        if entry is not None and entry.ahead == ref:
+            entry.ahead = None
+            self._ahead -= 1
+            entry.claims.add(ref)
+            if entry.listed:
+                entry.state = EntryState.CLAIMED
+        return entry
 
     def entry_of(self, ref: Ref) -> Entry | None:
         return self._refs.get(ref)
@@ -152,6 +173,9 @@ class Directory:
     def finish(self, ref: Ref) -> Entry:
         """The receiver touches the memory no more; an undelivered payload is on offer again."""
         entry = self._refs.pop(ref)
+        if entry.ahead == ref:
+            entry.ahead = None
+            self._ahead -= 1
         entry.claims.discard(ref)
         entry.readers.discard(ref)
         if entry.state is EntryState.CLAIMED and not entry.claims:

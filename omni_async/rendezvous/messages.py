@@ -1,7 +1,8 @@
 """The words of the wire, version :data:`WIRE`.
 
 In: structs. Out: MessagePack arrays, tag first.
-Never: interprets a word. Operation ids are chosen by the receiver and unique within its incarnation.
+Never: interprets a word. Operation ids are chosen by the receiver and grow; those of offers made ahead
+are chosen by the sender, are negative and fall. Neither is used twice on one line.
 
 =========  ==============  =================================================================
 word       who says it     meaning
@@ -10,6 +11,8 @@ Hello      both, first     who I am, which wire I speak, where my engine is
 Regions    owner           these regions exist now (descriptors travel beside the word)
 Want       receiver        I wait for this key (or: is it there now, ``park`` false)
 Offer      sender          here it is: inline, or where it lies and how long it is
+Ahead      sender          an offer before anybody asked; its operation ids are negative
+Recall     sender          give an offer made ahead back, unless a get has taken it
 Pull       receiver        (WRITE) write it here
 Done       engine's side   TRANS_DONE: (WRITE, sender) the bytes have landed;
                            (MAP, receiver) the payload is consumed, its memory still read
@@ -149,8 +152,32 @@ class Bye(Message, tag=12):
     """``None``: a refusal or an error; it says nothing about memory."""
 
 
+class Ahead(Message, tag=13):
+    from_stage: str
+    to_stage: str
+    key: str
+    offer: Offer
+
+
+class Recall(Message, tag=14):
+    op: int
+
+
 AnyMessage = (
-    Hello | Regions | Want | Offer | Pull | Done | Fail | Cancel | Release | Credit | Ping | Bye
+    Hello
+    | Regions
+    | Want
+    | Offer
+    | Pull
+    | Done
+    | Fail
+    | Cancel
+    | Release
+    | Credit
+    | Ping
+    | Bye
+    | Ahead
+    | Recall
 )
 
 _encoder = msgspec.msgpack.Encoder()

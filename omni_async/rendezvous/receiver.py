@@ -18,6 +18,7 @@ import itertools
 
 from ..model import TransferKey
 from .messages import (
+    Ahead,
     Bye,
     Cancel,
     Done,
@@ -26,6 +27,7 @@ from .messages import (
     Offer,
     PlaceWord,
     Pull,
+    Recall,
     Release,
     Want,
 )
@@ -43,10 +45,12 @@ class Phase(enum.Enum):
 class Operation:
     """One get."""
 
-    __slots__ = ("id", "key", "park", "phase", "sent")
+    __slots__ = ("id", "key", "park", "phase", "sent", "wire")
 
     def __init__(self, op: int, key: TransferKey, park: bool) -> None:
         self.id = op
+        self.wire = op
+        """What the sender calls it: the same, unless its payload was offered ahead."""
         self.key = key
         self.park = park
         self.phase = Phase.PARKED
@@ -69,6 +73,14 @@ class Receiver:
         """Cancelled operations whose write has ended: their landing slots are free again."""
         self.ignored = 0
         self._ops: dict[int, Operation] = {}
+        self._by_wire: dict[int, Operation] = {}
+        self._wanted: dict[TransferKey, dict[int, Operation]] = {}
+        """By key: what waits for an offer, the oldest first."""
+        self._ahead: dict[TransferKey, Offer] = {}
+        """Offered before anybody here asked."""
+        self._newest_ahead = 0
+        self._recalled: set[int] = set()
+        """Recalls that overtook their offers."""
         self._connected = False
         self._lost_at = 0
         """The newest operation when the line was lost."""
@@ -78,12 +90,13 @@ class Receiver:
 
     @property
     def parked(self) -> int:
-        return sum(op.phase is Phase.PARKED for op in self._ops.values())
+        """Operations that wait for an offer."""
+        return sum(map(len, self._wanted.values()))
 
     @property
     def held(self) -> list[int]:
-        """Operations that were delivered and whose memory is still read."""
-        return [op.id for op in self._ops.values() if op.phase is Phase.HOLDING]
+        """Delivered operations whose memory is still read, by the ids the sender knows."""
+        return [op.wire for op in self._ops.values() if op.phase is Phase.HOLDING]
 
     def phase(self, op: int) -> Phase | None:
         operation = self._ops.get(op)
@@ -96,6 +109,12 @@ class Receiver:
         """Begin a get. Its id is new in this process, so no late word can mean another one."""
         operation = Operation(next(_operation_ids), key, park)
         self._ops[operation.id] = operation
+        offer = self._ahead.pop(key, None)
+        if offer is not None:
+            self._use_ahead(operation, offer)
+            return operation.id
+        self._by_wire[operation.id] = operation
+        self._wanted.setdefault(key, {})[operation.id] = operation
         if self._connected:
             self._ask(operation)
         return operation.id
@@ -111,6 +130,9 @@ class Receiver:
         """The line is gone. Parked operations wait for a successor, claimed ones have failed."""
         self._connected = False
         self._lost_at = next(_operation_ids)
+        self._ahead.clear()
+        self._recalled.clear()
+        self._newest_ahead = 0
         for operation in list(self._ops.values()):
             if operation.phase is Phase.PARKED:
                 operation.sent = False
@@ -119,7 +141,7 @@ class Receiver:
             elif operation.phase in (Phase.OFFERED, Phase.PULLED, Phase.LANDED):
                 self._end(operation, None)
             elif operation.phase is Phase.HOLDING:
-                del self._ops[operation.id]  # what is held keeps the memory itself, not this table
+                self._forget(operation)  # what is held keeps the memory itself, not this table
 
     def cancelled_writes(self) -> list[int]:
         """Cancelled operations whose write may still land."""
@@ -128,7 +150,7 @@ class Receiver:
     def writes_ended(self) -> None:
         """It is certain that the sender that was lost last, and those before it, write no more."""
         for op in [op for op in self.cancelled_writes() if op <= self._lost_at]:
-            del self._ops[op]
+            self._forget(self._ops[op])
             self.landed_late.append(op)
 
     def receive(self, message: Message) -> None:
@@ -139,6 +161,10 @@ class Receiver:
             self._done(message)
         elif isinstance(message, Fail):
             self._fail(message)
+        elif isinstance(message, Ahead):
+            self._offered_ahead(message)
+        elif isinstance(message, Recall):
+            self._recall(message.op)
         elif not isinstance(message, Bye):
             self.ignored += 1
 
@@ -148,7 +174,7 @@ class Receiver:
         if operation.phase is not Phase.OFFERED:
             raise RuntimeError(f"pull of operation {op} in phase {operation.phase.name}")
         operation.phase = Phase.PULLED
-        self.outbox.append(Pull(op, places))
+        self.outbox.append(Pull(operation.wire, places))
 
     def consume(self, op: int, *, holding: bool) -> bool:
         """The get returns its value now. ``holding``: the sender's memory is still read.
@@ -160,18 +186,18 @@ class Receiver:
             return False
         if holding:
             operation.phase = Phase.HOLDING
-            self.outbox.append(Done(op))
+            self.outbox.append(Done(operation.wire))
         else:
-            del self._ops[op]
-            self.outbox.append(Release(op, True))
+            self._forget(operation)
+            self.outbox.append(Release(operation.wire, True))
         return True
 
     def release(self, op: int) -> None:
         """The last view of a held payload is gone."""
         operation = self._ops.get(op)
         if operation is not None and operation.phase is Phase.HOLDING:
-            del self._ops[op]
-            self.outbox.append(Release(op, True))
+            self._forget(operation)
+            self.outbox.append(Release(operation.wire, True))
 
     def cancel(self, op: int) -> bool:
         """The caller gave up. Returns whether its landing slot must be kept until the write's end."""
@@ -180,16 +206,16 @@ class Receiver:
             return False
         if operation.phase is Phase.PARKED:
             if operation.sent:
-                self.outbox.append(Cancel(op))
+                self.outbox.append(Cancel(operation.wire))
         elif operation.phase in (Phase.OFFERED, Phase.LANDED):
-            self.outbox.append(Release(op, False))
+            self.outbox.append(Release(operation.wire, False))
         elif operation.phase is Phase.PULLED:
             operation.phase = Phase.CANCELLED
-            self.outbox.append(Cancel(op))
+            self.outbox.append(Cancel(operation.wire))
             return True
         else:
             return operation.phase is Phase.CANCELLED
-        del self._ops[op]
+        self._forget(operation)
         return False
 
     def _ask(self, operation: Operation) -> None:
@@ -200,34 +226,77 @@ class Receiver:
         )
 
     def _offer(self, offer: Offer) -> None:
-        operation = self._ops.get(offer.op)
+        operation = self._by_wire.get(offer.op)
         if operation is None:  # its Cancel crossed the offer, or the Want came twice
             self.ignored += 1
             self.outbox.append(Release(offer.op, False))
         elif operation.phase is Phase.PARKED:
-            operation.phase = Phase.OFFERED
-            self.events.append((offer.op, offer))
+            self._offered(operation, offer)
         else:
             self.ignored += 1
 
+    def _offered_ahead(self, ahead: Ahead) -> None:
+        """Keep it for the next get, or answer one that waits already."""
+        offer = ahead.offer
+        wire = offer.op
+        if wire >= self._newest_ahead or wire in self._recalled:  # it came twice, or too late
+            self.ignored += 1
+            if wire not in self._by_wire:
+                self.outbox.append(Release(wire, False))
+            self._recalled.discard(wire)
+            return
+        self._newest_ahead = wire
+        key = TransferKey(ahead.from_stage, ahead.to_stage, ahead.key)
+        waiting = self._wanted.get(key)
+        if waiting:
+            operation = next(iter(waiting.values()))
+            if operation.sent:
+                self.outbox.append(Cancel(operation.wire))
+            self._use_ahead(operation, offer)
+            return
+        older = self._ahead.get(key)
+        if older is not None:
+            self.outbox.append(Release(older.op, False))
+        self._ahead[key] = offer
+
+    def _recall(self, wire: int) -> None:
+        for key, offer in self._ahead.items():
+            if offer.op == wire:
+                del self._ahead[key]
+                self.outbox.append(Release(wire, False))
+                return
+        if wire < self._newest_ahead:
+            self._recalled.add(wire)
+
+    def _use_ahead(self, operation: Operation, offer: Offer) -> None:
+        self._by_wire.pop(operation.wire, None)
+        operation.wire = offer.op
+        self._by_wire[offer.op] = operation
+        self._offered(operation, offer)
+
+    def _offered(self, operation: Operation, offer: Offer) -> None:
+        self._unwant(operation)
+        operation.phase = Phase.OFFERED
+        self.events.append((operation.id, offer))
+
     def _done(self, done: Done) -> None:
-        operation = self._ops.get(done.op)
+        operation = self._by_wire.get(done.op)
         if operation is not None and operation.phase is Phase.PULLED:
             operation.phase = Phase.LANDED
-            self.events.append((done.op, done))
+            self.events.append((operation.id, done))
         elif operation is not None and operation.phase is Phase.CANCELLED:
-            del self._ops[done.op]
-            self.landed_late.append(done.op)
+            self._forget(operation)
+            self.landed_late.append(operation.id)
         else:
             self.ignored += 1
 
     def _fail(self, fail: Fail) -> None:
-        operation = self._ops.get(fail.op)
+        operation = self._by_wire.get(fail.op)
         if operation is None:
             self.ignored += 1
         elif operation.phase is Phase.CANCELLED:
-            del self._ops[fail.op]
-            self.landed_late.append(fail.op)
+            self._forget(operation)
+            self.landed_late.append(operation.id)
         elif operation.phase in (Phase.PARKED, Phase.PULLED):
             self._end(operation, fail)
         else:
@@ -238,5 +307,15 @@ class Receiver:
         if operation.phase is Phase.PULLED and word is None:
             operation.phase = Phase.CANCELLED
         else:
-            del self._ops[operation.id]
+            self._forget(operation)
         self.events.append((operation.id, word))
+
+    def _forget(self, operation: Operation) -> None:
+        self._unwant(operation)
+        self._ops.pop(operation.id, None)
+        self._by_wire.pop(operation.wire, None)
+
+    def _unwant(self, operation: Operation) -> None:
+        waiting = self._wanted.get(operation.key)
+        if waiting is not None and waiting.pop(operation.id, None) is not None and not waiting:
+            del self._wanted[operation.key]

@@ -6,12 +6,14 @@ Never: reaches a clock, a channel, an engine; trusts a receiver's lengths.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..model import TransferKey
 from .directory import Directory, Entry, EntryState, Ref
 from .messages import (
+    Ahead,
     Bye,
     Cancel,
     Done,
@@ -20,10 +22,14 @@ from .messages import (
     Message,
     PlaceWord,
     Pull,
+    Recall,
     Release,
     Want,
 )
 from .payload import Payload
+
+AHEAD_LIMIT = 256
+"""Offers made ahead that one receiver may have unused; beyond it has to ask."""
 
 
 class Write(NamedTuple):
@@ -57,6 +63,13 @@ class Sender:
         """Per peer: the newest operation. Ids grow, so an older Want is one that came twice."""
         self._pulled: set[Ref] = set()
         """Claims whose write has begun: a second Pull must not write into a slot handed out since."""
+        self._stage_of: dict[int, str] = {}
+        self._receivers: dict[str, set[int]] = {}
+        self._lent: dict[int, int] = {}
+        """Per peer: offers made ahead that it has not used."""
+        self._ahead_ids = itertools.count(-1, -1)
+        self._probes: set[Ref] = set()
+        """Parked operations that ask only once, while an offer made ahead is being recalled."""
 
     @property
     def parked(self) -> int:
@@ -70,9 +83,20 @@ class Sender:
         Raises:
             KeyClaimed: a receiver has a claim on the payload that was put before.
         """
+        self.directory.check(key)
+        previous = self.directory.get(key)
+        if previous is not None:
+            self._unlist(previous, EntryState.DROPPED)
         entry = self.directory.offer(key, payload, owner, consumers, now + self._ttl)
         if key in self._parked:
             self._serve(entry)
+        elif consumers == 1:
+            self._offer_ahead(entry)
+
+    def peer_opened(self, peer: int, stage: str) -> None:
+        """A receiver has come: the only one of its stage is offered what is put before it asks."""
+        self._stage_of[peer] = stage
+        self._receivers.setdefault(stage, set()).add(peer)
 
     def receive(self, peer: int, message: Message) -> None:
         """A receiver's word. Unknown operations are ignored and counted, whatever they ask."""
@@ -114,6 +138,8 @@ class Sender:
             proven: whether that proves that the receiver touches this memory no more. Where it does
                 not, slots stay quarantined until :meth:`peer_proven`.
         """
+        self._receivers.get(self._stage_of.pop(peer, ""), set()).discard(peer)
+        self._lent.pop(peer, None)
         refs = self._by_peer.pop(peer, set())
         self._last_op.pop(peer, None)
         for ref in list(refs):
@@ -140,14 +166,17 @@ class Sender:
         """Drop what ``owner`` has on offer, and tell those who wait for a key of that name."""
         entries = self.directory.owned_by(owner)
         for entry in entries:
-            self.directory.unlist(entry, EntryState.DROPPED)
+            self._unlist(entry, EntryState.DROPPED)
         for key in [key for key in self._parked if key.key == owner]:
             self._refuse_parked(key, FailCode.CANCELLED, "the sender has cleaned up this request")
         return len(entries)
 
     def expire(self, now: float) -> int:
         """Take off what nobody has claimed in time."""
-        return len(self.directory.expire(now))
+        gone = self.directory.expire(now)
+        for entry in gone:
+            self._recall(entry)
+        return len(gone)
 
     def close(self) -> int:
         """Drop everything that is on offer; returns how many payloads nobody had fetched."""
@@ -157,32 +186,79 @@ class Sender:
         return len(entries)
 
     def _want(self, peer: int, want: Want) -> None:
-        ref = (peer, want.op)
         if want.op <= self._last_op.get(peer, 0):
             self.ignored += 1
             return
         self._last_op[peer] = want.op
-        refs = self._by_peer.setdefault(peer, set())
+        ref = (peer, want.op)
         key = TransferKey(want.from_stage, want.to_stage, want.key)
         entry = self.directory.get(key)
         if entry is not None and entry.available:
-            refs.add(ref)
+            self._by_peer.setdefault(peer, set()).add(ref)
             self._claim(ref, entry)
         elif self.directory.has_expired(key):
             self._say(ref, Fail(want.op, FailCode.EXPIRED))
-        elif not want.park:
-            self._say(ref, Fail(want.op, FailCode.NOT_FOUND))
+        elif entry is not None and entry.ahead is not None:
+            # Who was offered it ahead will use it for this very Want; anybody else has to wait.
+            self._park(ref, key)
+            if not want.park:
+                self._probes.add(ref)
+            if entry.ahead[0] != peer:
+                self._recall(entry)
+        elif want.park:
+            self._park(ref, key)
         else:
-            refs.add(ref)
-            self._parked.setdefault(key, {})[ref] = None
-            self._parked_key[ref] = key
+            self._say(ref, Fail(want.op, FailCode.NOT_FOUND))
+
+    def _park(self, ref: Ref, key: TransferKey) -> None:
+        self._by_peer.setdefault(ref[0], set()).add(ref)
+        self._parked.setdefault(key, {})[ref] = None
+        self._parked_key[ref] = key
+
+    def _offer_ahead(self, entry: Entry) -> None:
+        """Save the receiver its question, where there is no doubt whom to offer it to."""
+        receivers = self._receivers.get(entry.key.to_stage)
+        if receivers is None or len(receivers) != 1:
+            return
+        (peer,) = receivers
+        lent = self._lent.get(peer, 0)
+        if lent >= AHEAD_LIMIT:
+            return
+        self._lent[peer] = lent + 1
+        ref = (peer, next(self._ahead_ids))
+        self._by_peer.setdefault(peer, set()).add(ref)
+        self.directory.lend(ref, entry)
+        self._say(ref, Ahead(*entry.key, entry.payload.offer(ref[1], False)))
+
+    def _recall(self, entry: Entry) -> None:
+        if entry.ahead is not None:
+            self._say(entry.ahead, Recall(entry.ahead[1]))
+
+    def _unlist(self, entry: Entry, state: EntryState) -> None:
+        self.directory.unlist(entry, state)
+        self._recall(entry)
+
+    def _taken(self, ref: Ref) -> Entry | None:
+        """The entry an operation is about. Using an offer made ahead answers those who asked once."""
+        if ref[1] < 0 and ref in self._by_peer.get(ref[0], ()):
+            entry = self.directory.entry_of(ref)
+            if entry is not None and entry.ahead == ref:
+                self._lent[ref[0]] -= 1
+                self.directory.taken(ref)
+                self._answer_probes(entry.key)
+        return self.directory.entry_of(ref)
+
+    def _answer_probes(self, key: TransferKey) -> None:
+        for ref in [ref for ref in self._parked.get(key, ()) if ref in self._probes]:
+            self._unpark(ref)
+            self._say(ref, Fail(ref[1], FailCode.NOT_FOUND))
 
     def _claim(self, ref: Ref, entry: Entry) -> None:
         self.directory.claim(ref, entry)
         self._say(ref, entry.payload.offer(ref[1], entry.consumers > 1))
 
     def _pull(self, ref: Ref, pull: Pull) -> None:
-        entry = self.directory.entry_of(ref)
+        entry = self._taken(ref)
         if entry is None or ref not in entry.claims or ref in self._pulled:
             self.ignored += 1
             return
@@ -197,7 +273,7 @@ class Sender:
         self.writes.append(Write(ref, entry.payload, pull.places))
 
     def _done(self, ref: Ref) -> None:
-        if self.directory.entry_of(ref) is None or ref in self._writing:
+        if self._taken(ref) is None or ref in self._writing:
             self.ignored += 1
         else:
             self.directory.deliver(ref)
@@ -209,6 +285,7 @@ class Sender:
             self._abandoned.add(ref)
         else:
             if consumed:
+                self._taken(ref)
                 self.directory.deliver(ref)
             self._finish(ref)
 
@@ -229,18 +306,25 @@ class Sender:
         for ref in list(self._by_peer.get(peer, ())):
             if ref[1] not in held:
                 self._cancel(ref)
-            elif self.directory.entry_of(ref) is not None:
+            elif self._taken(ref) is not None:
                 self.directory.deliver(ref)
 
     def _finish(self, ref: Ref) -> None:
         self._by_peer.get(ref[0], set()).discard(ref)
         self._pulled.discard(ref)
+        entry = self.directory.entry_of(ref)
+        if entry is not None and entry.ahead == ref and ref[0] in self._lent:
+            self._lent[ref[0]] -= 1
         entry = self.directory.finish(ref)
-        if entry.available and entry.key in self._parked:
-            self._serve(entry)
+        if entry.key in self._parked:
+            if entry.available:
+                self._serve(entry)
+            if not entry.listed:
+                self._answer_probes(entry.key)
 
     def _forfeit(self, ref: Ref, entry: Entry) -> None:
         """An undelivered payload is on offer again although its last claimant may still read it."""
+        self.directory.taken(ref)
         if ref in entry.claims:
             entry.claims.discard(ref)
             entry.readers.add(ref)
@@ -255,12 +339,14 @@ class Sender:
             ref = next(iter(waiting))
             del waiting[ref]
             del self._parked_key[ref]
+            self._probes.discard(ref)
             self._claim(ref, entry)
         if not waiting:
             del self._parked[entry.key]
 
     def _unpark(self, ref: Ref) -> None:
         self._by_peer.get(ref[0], set()).discard(ref)
+        self._probes.discard(ref)
         key = self._parked_key.pop(ref)
         waiting = self._parked[key]
         del waiting[ref]

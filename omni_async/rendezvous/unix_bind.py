@@ -22,7 +22,8 @@ from .unix_peer import Peer, peer_of
 
 _BACKLOG = 1024
 _LOCK_WAITS = (0.001, 0.01, 0.1, 0.5, 1.0)
-_NAME_WAITS = (0.005, 0.02, 0.1)
+_WAITS = (0.0, 0.005, 0.02, 0.1)
+"""Who holds the name may be about to die: killed processes close their sockets one by one."""
 
 
 async def bind(address: str, endpoint: Endpoint) -> socket.socket:
@@ -34,17 +35,17 @@ async def bind(address: str, endpoint: Endpoint) -> socket.socket:
 
     Cancellation: safe; nothing is bound.
     """
-    if is_path(address):
-        return await _bind_path(address, endpoint)
-    for wait in _NAME_WAITS:
-        sock = _bind_name(address)
-        if sock is not None:
-            return sock
-        holder = probe(address)
-        if holder is not None:
-            raise _in_use(address, endpoint, holder)
-        await asyncio.sleep(wait)  # it has just ended, or has not begun to listen
-    raise _in_use(address, endpoint, None)
+    attempt = _bind_path if is_path(address) else _bind_name
+    holder: Peer | None = None
+    for wait in _WAITS:
+        await asyncio.sleep(wait)
+        outcome = await attempt(address)
+        if isinstance(outcome, socket.socket):
+            return outcome
+        holder = outcome
+        if holder is not None and holder.pid == os.getpid():
+            break
+    raise _in_use(address, endpoint, holder)
 
 
 def probe(address: str) -> Peer | None:
@@ -65,7 +66,7 @@ def _new_socket() -> socket.socket:
     return sock
 
 
-def _bind_name(address: str) -> socket.socket | None:
+async def _bind_name(address: str) -> socket.socket | Peer | None:
     sock = _new_socket()
     try:
         sock.bind(socket_name(address))
@@ -73,19 +74,19 @@ def _bind_name(address: str) -> socket.socket | None:
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
-            return None
+            return probe(address)
         raise
     return sock
 
 
-async def _bind_path(address: str, endpoint: Endpoint) -> socket.socket:
+async def _bind_path(address: str) -> socket.socket | Peer | None:
     path = path_of(address)
     with _folder(os.path.dirname(path)) as folder:
         await _lock(folder, path)
         # No await from here on: the lock is held for some microseconds.
         holder = _holder_of_file(address, path)
         if holder is not None:
-            raise _in_use(address, endpoint, holder)
+            return holder
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         sock = _new_socket()

@@ -116,7 +116,7 @@ class UnixDialer(Dialer):
 
     def gone(self, line: UnixLine, error: Exception | None) -> None:
         self.channel = None
-        if self._loop.time() - self._since > _STEADY:
+        if self._loop.time() - self._since >= _STEADY:
             self._delay = _FIRST_DELAY
         self._failed(error or ConnectionResetError(f"{line.name} has ended"))
 

@@ -194,10 +194,11 @@ class Link:
             core.landed_late.clear()
 
     def pump_soon(self) -> None:
-        """At the end of this turn of the loop: nobody waits for these words."""
+        """In the next turn of the loop: whoever awaits the delivery goes on before these words."""
         if not self._pumping:
             self._pumping = True
-            self.wiring.loop.call_soon(self._pump_now)
+            loop = self.wiring.loop
+            loop.call_soon(loop.call_soon, self._pump_now)
 
     def _pump_now(self) -> None:
         self._pumping = False

@@ -131,6 +131,7 @@ class Sending:
         self._last += 1
         self._numbers[channel] = self._last
         self._channels[self._last] = channel
+        self.core.peer_opened(self._last, channel.peer.stage)
         self._wiring.engine.meet(channel.peer.incarnation, channel.peer.engine)
         if self._wiring.engine.verb is not Verb.WRITE:
             word, fds = self._wiring.regions()
