@@ -249,7 +249,7 @@ if mode == "listen":
     sock.bind(address)
     sock.listen()
     print("ready", flush=True)
-    sock, _ = sock.accept()
+    listener, (sock, _) = sock, sock.accept()
 else:
     sock.connect(address)
     print("ready", flush=True)
