@@ -155,14 +155,14 @@ class Receiver:
 
     def receive(self, message: Message) -> None:
         """A word of the sender. What does not fit the operation's phase is ignored and counted."""
-        if isinstance(message, Offer):
+        if isinstance(message, Ahead):
+            self._offered_ahead(message)
+        elif isinstance(message, Offer):
             self._offer(message)
         elif isinstance(message, Done):
             self._done(message)
         elif isinstance(message, Fail):
             self._fail(message)
-        elif isinstance(message, Ahead):
-            self._offered_ahead(message)
         elif isinstance(message, Recall):
             self._recall(message.op)
         elif not isinstance(message, Bye):

@@ -46,6 +46,7 @@ class Transport(abc.ABC):
         self.capabilities = capabilities
         self.counters = Counters()
         self._linger = linger
+        self._edges: dict[tuple[str | int, str | int], EdgeName] = {}
         self._bound = LoopBound(f"transport {endpoint}")
         self._closing: asyncio.Future[None] | None = None
 
@@ -327,15 +328,25 @@ class Transport(abc.ABC):
         self, role: Role, from_stage: str | int, to_stage: str | int, key: str
     ) -> TransferKey:
         self._check(role)
-        where = TransferKey(_stage(from_stage), _stage(to_stage), checked_key(key))
-        own = where.from_stage if role == "sender" else where.to_stage
+        try:
+            edge = self._edges[from_stage, to_stage]
+        except (KeyError, TypeError):  # unknown, or not even hashable
+            edge = self._checked_edge(from_stage, to_stage)
+        return TransferKey(*edge, checked_key(key))
+
+    def _checked_edge(self, from_stage: str | int, to_stage: str | int) -> EdgeName:
+        """The edge, if this transport is at the right end of it; remembered."""
+        edge = EdgeName(_stage(from_stage), _stage(to_stage))
+        own, side = edge.from_stage, "from_stage"
+        if self.role == "receiver":
+            own, side = edge.to_stage, "to_stage"
         if own != self.endpoint.stage:
-            side = "from_stage" if role == "sender" else "to_stage"
             raise UsageError(
-                f"edge {where.edge}: {side} must be {self.endpoint.stage!r}, "
-                f"the stage this {role} was opened for"
+                f"edge {edge}: {side} must be {self.endpoint.stage!r}, "
+                f"the stage this {self.role} was opened for"
             )
-        return where
+        self._edges[from_stage, to_stage] = edge
+        return edge
 
     def _count(self, error: OmniAsyncError) -> None:
         if isinstance(error, TransferTimeout):

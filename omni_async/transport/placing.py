@@ -37,7 +37,9 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
             lease = await wiring.pool.lease(total, deadline=deadline, owner=owner)
             leases.append(lease)
             places.append(_word(lease, 0, total))
-            await _fill(wiring, lease, encoded.header, here, offsets)
+            ctypes.memmove(lease.address, encoded.header, len(encoded.header))
+            if not _fill_at_once(lease, here, offsets, total):
+                await _fill(wiring, lease, here, offsets)
     except BaseException:
         for lease in leases:
             lease.drop()
@@ -88,23 +90,28 @@ def _joined(header: bytes, frames: list[Frame], offsets: list[int], total: int) 
     return bytes(out)
 
 
-async def _fill(
-    wiring: Wiring, lease: Lease, header: bytes, frames: list[Frame], offsets: list[int]
-) -> None:
+def _fill_at_once(lease: Lease, frames: list[Frame], offsets: list[int], total: int) -> bool:
+    """Copy little on the event loop; ``False`` when it is too much for that."""
+    if total > INLINE_COPY:
+        return False
     address = lease.address
-    ctypes.memmove(address, header, len(header))
-    at_once = sum(frame.nbytes for frame in frames) <= INLINE_COPY
+    for frame, offset in zip(frames, offsets[1:], strict=True):
+        if frame.address:
+            copy(address + offset, frame.address, frame.nbytes)
+        elif frame.device != "cpu":
+            return False
+        elif frame.nbytes:
+            frame.copy_into(lease.view()[offset : offset + frame.nbytes])
+    return True
+
+
+async def _fill(wiring: Wiring, lease: Lease, frames: list[Frame], offsets: list[int]) -> None:
+    """Copy off the event loop: what lies in CPU memory in pieces, the rest frame by frame."""
     pieces = []
     for frame, offset in zip(frames, offsets[1:], strict=True):
-        if frame.address and at_once:
-            copy(address + offset, frame.address, frame.nbytes)
-        elif frame.address:
-            pieces.append((address + offset, frame.address, frame.nbytes))
+        if frame.address:
+            pieces.append((lease.address + offset, frame.address, frame.nbytes))
         elif frame.nbytes:
             target = lease.view()[offset : offset + frame.nbytes]
-            if at_once and frame.device == "cpu":
-                frame.copy_into(target)
-            else:
-                await wiring.executor.finish(frame.copy_into, target)
-    if pieces:
-        await copy_large(wiring.executor, pieces)
+            await wiring.executor.finish(frame.copy_into, target)
+    await copy_large(wiring.executor, pieces)

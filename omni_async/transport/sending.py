@@ -64,7 +64,9 @@ class Sending:
     ) -> Receipt:
         """Encode, place and offer."""
         wiring, core = self._wiring, self.core
-        self._check_unclaimed(where)
+        entry = core.directory.get(where)
+        if entry is not None:
+            self._check_unclaimed(where)
         encoded = encode(value)
         now = wiring.loop.time()
         try:
