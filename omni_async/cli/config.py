@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from omni_async import ConfigError
-from omni_async.deploy import Connector, Deploy, Mistake, load_deploy
+from omni_async import ConfigError, Deploy, load_deploy
+from omni_async.deploy import Connector, Mistake
 
 NAME = "config"
 HELP = "what a deploy file means, or all that is wrong with it"

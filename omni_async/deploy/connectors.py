@@ -14,6 +14,7 @@ import pydantic
 
 from .. import registry
 from ..abc import Backend
+from ..errors import ConfigError
 from ..model import ConnectorSpec
 from .mistakes import Mistakes, Place, hint, nearest
 from .models import ConnectorModel
@@ -63,17 +64,15 @@ def check(
     model: ConnectorModel, alias: str | None, place: Place, mistakes: Mistakes
 ) -> Connector | None:
     """The connector, or ``None`` with the reason in ``mistakes``."""
-    names = known_names()
-    if model.name not in names:
-        mistakes.add(
-            (*place, "name"), f"unknown connector {model.name!r}" + hint(model.name, names)
-        )
+    backend = _backend(model.name)
+    if backend is None and model.name not in _LATER_NAMES:
+        text = f"unknown connector {model.name!r}" + hint(model.name, known_names())
+        mistakes.add((*place, "name"), text)
         return None
     if "role" in model.extra:
         text = "who sends and who receives follows from the wiring; remove this line"
         mistakes.add((*place, "extra", "role"), text)
         return None
-    backend = _backend(model.name)
     if backend is None:  # nothing here can judge the options; opening it says what is missing
         return Connector(model.name, model.extra, {}, alias)
     options = backend.options
@@ -100,4 +99,10 @@ def known_names() -> list[str]:
 
 
 def _backend(name: str) -> Backend | None:
-    return registry.backend_for(name) if name in registry.names() else None
+    """The backend of this name, if one is installed. Looks at other packages only when it must."""
+    try:
+        return registry.backend_for(name)
+    except ConfigError:
+        if name in registry.names():  # announced, and broken
+            raise
+        return None

@@ -85,6 +85,8 @@ def _yaml(text: str, lines: dict[Place, int], mistakes: Mistakes) -> Any:
             loader.dispose()
     except yaml.YAMLError as error:
         raise _broken(mistakes.source, error) from error
+    except RecursionError as error:  # libyaml counts for itself
+        raise ConfigError(f"{mistakes.source}: is nested too deep") from error
 
 
 class _Builder:
@@ -105,7 +107,7 @@ class _Builder:
             raise ConfigError(f"{self._mistakes.source}: cannot be followed, {reason}")
         self._lines.setdefault(place, node.start_mark.line + 1)
         if isinstance(node, yaml.ScalarNode):
-            return self._loader.construct_object(node)
+            return self._scalar(node, place)
         if node.tag not in _PLAIN_TAGS:
             raise yaml.constructor.ConstructorError(
                 None, None, f"the tag {node.tag!r} is not known here", node.start_mark
@@ -140,8 +142,15 @@ class _Builder:
             built[key] = self.build(value_node, below)
         return built
 
+    def _scalar(self, node: yaml.Node, place: Place) -> Any:
+        try:
+            return self._loader.construct_object(node, deep=True)
+        except ValueError as error:  # looks like a date or a number and is none
+            self._mistakes.add(place, f"cannot be read ({error}); quote it if it is text")
+            return node.value
+
     def _key(self, node: yaml.Node, place: Place) -> Any:
-        key = self._loader.construct_object(node, deep=True)
+        key = self._scalar(node, place)
         try:
             hash(key)
         except TypeError:

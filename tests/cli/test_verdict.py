@@ -45,7 +45,7 @@ def test_all_is_well() -> None:
     assert good.ok
     text = report(good)
     assert "tune.wav: 1.5 s at 16000 Hz" in text
-    assert "3 requests in 0.75 s; the codes take 16 kbit/s, 19.5 dB above the difference" in text
+    assert "3 requests in 0.75 s; codes of 16 kbit/s, signal to noise 19.5 dB" in text
     assert "written: out/req-0.wav and 2 more" in text
     assert text.endswith("identical: all 3 files are bit for bit what one process computes")
     row = next(line for line in text.splitlines() if line.startswith("0->1"))

@@ -240,6 +240,23 @@ def test_no_object_is_ever_built_from_a_tag(write: Any) -> None:
         load_deploy(write("stages: !!python/object/apply:os.system ['true']"))
 
 
+def test_what_looks_like_a_date_and_is_none_is_named(write: Any) -> None:
+    found = mistakes(write("stages:\n- {stage_id: 0, since: 2001-99-99}\n2001-77-77: 1\n"))
+    assert "month must be in 1..12" in found["stages[0].since"]
+    assert "quote it" in found[""]
+
+
+@pytest.mark.parametrize("name", ["deploy.yaml", "deploy.json"])
+def test_endless_nesting_is_refused(write: Any, name: str) -> None:
+    with pytest.raises(ConfigError, match="deep|depth"):
+        load_deploy(write("[" * 100_000, name))
+
+
+def test_a_mapping_as_key_is_refused(write: Any) -> None:
+    found = mistakes(write("stages: [{stage_id: 0}]\n? [1, 2]\n: 3\n"))
+    assert "a key has to be a word or a number" in found[""]
+
+
 def test_aliases_that_explode_are_refused(write: Any) -> None:
     lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]

@@ -16,7 +16,7 @@ from typing import ParamSpec, TypeVar
 
 import anyio
 
-from omni_async.deploy import Stage, load_deploy, open_stage
+from omni_async import Stage, load_deploy, open_stage
 
 from ..._aio.lag import LagMonitor
 from . import dsp, words
@@ -47,6 +47,9 @@ async def run_stage(line: Line) -> words.Done:
             async with work.progress(), anyio.create_task_group() as group:
                 for request in job.requests:
                     group.start_soon(step, request)
+            for edge in stage.outputs.values():
+                # Leaving would wait for a slower stage too, but not for as long as it takes.
+                await edge.transport.drain()
     figures = work.traffic.figures() if work.traffic.chunks else None
     lag = late.lag()
     return words.Done(work.sent, figures, words.Lag(lag.p50 * 1e3, lag.p99 * 1e3, lag.max * 1e3))

@@ -18,8 +18,7 @@ from time import perf_counter
 from typing import NamedTuple
 from uuid import uuid4
 
-from omni_async import ConfigError, OmniAsyncError
-from omni_async.deploy import Deploy, load_deploy
+from omni_async import ConfigError, Deploy, OmniAsyncError, load_deploy
 
 from . import words
 from .audio import Recording
@@ -160,6 +159,7 @@ class Run:
 
     async def result(self) -> Result:
         """Run it all. Cancellation: safe; every process is ended and half-written files removed."""
+        made = not self.options.output.exists()
         try:
             self.work.mkdir(parents=True)
         except OSError as error:
@@ -171,6 +171,9 @@ class Run:
             return self._conclude()
         finally:
             shutil.rmtree(self.work, ignore_errors=True)
+            if made:
+                with contextlib.suppress(OSError):  # there are files in it now
+                    self.options.output.rmdir()
 
     async def _supervise(self) -> None:
         children = [*self.stages, self.check]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from time import perf_counter
 
 from . import dsp
@@ -57,10 +58,10 @@ def report(result: Result) -> str:
     """The tables and the verdict."""
     rate = dsp.CODEBOOKS * 16 * result.rate / dsp.HOP / 1000
     many = f"{result.requests} requests" if result.requests > 1 else "1 request"
-    likeness = "" if result.snr_db is None else f", {result.snr_db:.1f} dB above the difference"
+    likeness = "" if result.snr_db is None else f", signal to noise {result.snr_db:.1f} dB"
     lines = [
-        f"{result.recording}: {result.sound_seconds:.1f} s at {result.rate} Hz",
-        f"{many} in {result.seconds:.2f} s; the codes take {rate:.0f} kbit/s{likeness}",
+        f"{Path(result.recording).name}: {result.sound_seconds:.1f} s at {result.rate} Hz",
+        f"{many} in {result.seconds:.2f} s; codes of {rate:.0f} kbit/s{likeness}",
         "",
         *_grid(
             (
