@@ -58,7 +58,7 @@ async def take(
         value = await wiring.executor.finish(_decode, frames, copying, offer.shared, device)
         independent = copying
     else:
-        value = decode(frames[0], frames[1:], copy=copying, writable=not offer.shared)
+        value = decode(frames[0].data, frames[1:], copy=copying, writable=not offer.shared)
     if not link.core.consume(op, holding=mapped and not independent):
         raise PeerLost(
             f"get of {where.key!r} on {where.edge}: the sender was lost while the payload was taken; "
@@ -172,4 +172,4 @@ def _shares(value: ManagedBuffer, places: list[Array]) -> bool:
 
 
 def _decode(frames: list[Array], copying: bool, shared: bool, device: Any) -> Any:
-    return decode(frames[0], frames[1:], copy=copying, writable=not shared, device=device)
+    return decode(frames[0].data, frames[1:], copy=copying, writable=not shared, device=device)
