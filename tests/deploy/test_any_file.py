@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +71,10 @@ NEARLY = st.fixed_dictionaries(
 
 
 def judged(source: Any) -> set[tuple[str, str]]:
-    """The mistakes, or for a right file that every edge joins two stages of it."""
+    """The mistakes, none for a right file; then every edge of it joins two of its stages."""
     try:
         deploy = load_deploy(source)
     except ConfigError as error:
-        assert error.mistakes
         return {(mistake.path, mistake.text) for mistake in error.mistakes}
     assert all(end in deploy.stages for wire in deploy.wires for end in wire.name)
     for plan in deploy.stages.values():
@@ -96,7 +96,7 @@ def test_any_mapping(tree: dict[Any, Any]) -> None:
 )
 def test_a_file_is_judged_like_the_mapping_it_holds(tmp_path: Path, tree: dict[str, Any]) -> None:
     path = tmp_path / "deploy.yaml"
-    path.write_text(yaml.safe_dump(tree))
+    path.write_text(yaml.safe_dump(tree, sort_keys=False))
     assert judged(path) == judged(tree)
 
 
@@ -108,7 +108,5 @@ def test_any_bytes(tmp_path: Path, data: bytes) -> None:
     for name in ("deploy.yaml", "deploy.json"):
         path = tmp_path / name
         path.write_bytes(data)
-        try:
+        with contextlib.suppress(ConfigError):
             load_deploy(path)
-        except ConfigError:
-            continue

@@ -248,7 +248,7 @@ def test_what_looks_like_a_date_and_is_none_is_named(write: Any) -> None:
 
 @pytest.mark.parametrize("name", ["deploy.yaml", "deploy.json"])
 def test_endless_nesting_is_refused(write: Any, name: str) -> None:
-    with pytest.raises(ConfigError, match="deep|depth"):
+    with pytest.raises(ConfigError, match=r"deep|depth"):
         load_deploy(write("[" * 100_000, name))
 
 
