@@ -72,6 +72,8 @@ def parse(tree: Any) -> np.dtype[Any]:
         return np.dtype(tree)
     if len(tree) == 2:
         base, shape = tree
+        if not all(type(size) is int for size in shape):  # numpy would read them as dtypes
+            raise DecodeError(f"the payload has a numpy dtype of shape {shape!r}")
         return np.dtype((parse(base), tuple(shape)))
     itemsize, aligned, fields = tree
     spec = {

@@ -36,7 +36,8 @@ def _set(writer: Writer, value: set[Any] | frozenset[Any], depth: int) -> Any:
         try:
             trees.append(writer.tree(element, depth + 1))
         except UnsendableError as refused:
-            raise refused.at(value, f" element {short(element)}") from None
+            refused.at(value, f" element {short(element)}")
+            raise
     return writer.ext(Tag.SET if type(value) is set else Tag.FROZENSET, trees)
 
 
@@ -61,7 +62,8 @@ def _dict(writer: Writer, value: dict[Any, Any], depth: int) -> Any:
                     changed = value.copy()
                 changed[key] = tree
     except UnsendableError as refused:
-        raise refused.at(value, f"[{short(key)}]") from None
+        refused.at(value, f"[{short(key)}]")
+        raise
     except RecursionError:
         raise
     except RuntimeError as error:  # another thread was at it
@@ -77,7 +79,8 @@ def _pairs(writer: Writer, value: dict[Any, Any], trees: dict[Any, Any], depth: 
         try:
             flat.append(writer.tree(key, depth + 1))
         except UnsendableError as refused:
-            raise refused.at(value, f" key {short(key)}") from None
+            refused.at(value, f" key {short(key)}")
+            raise
         flat.append(tree)
     return writer.ext(Tag.PAIRS, flat)
 

@@ -90,6 +90,8 @@ def _read_image(reader: Reader, data: memoryview) -> Any:
     image = _load_pil().frombytes(mode, (width, height), pixels.data)
     if palette is not None:
         kind, colours = palette
+        if type(colours) is not bytes:
+            raise DecodeError("the payload has an image whose palette is not bytes")
         image.putpalette(colours, kind)
     image.info.update(info)
     return image

@@ -136,6 +136,8 @@ def _read_zone(reader: Reader, data: memoryview) -> zoneinfo.ZoneInfo:
 
 
 def _read_unset(reader: Reader, data: memoryview) -> msgspec.UnsetType:
+    if data:
+        raise DecodeError("the payload has an unset value with a content")
     return msgspec.UNSET
 
 

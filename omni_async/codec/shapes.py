@@ -178,10 +178,12 @@ def _others(value: Any, known: frozenset[str]) -> dict[str, Any]:
 
 def _checked(
     cls: type, names: frozenset[str], parts: Any
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields, which are exactly ``names``, and the other attributes."""
     fields = dict(_exact(parts, dict))
-    others = fields.pop(_OTHERS, None)
+    others = _exact(fields.pop(_OTHERS, {}), dict)
+    for name in others:
+        _exact(name, str)
     if fields.keys() != names:
         came, has = sorted(map(str, fields)), sorted(names)
         raise ValueError(f"fields {came} came, {cls.__qualname__} has {has} here")

@@ -45,10 +45,9 @@ class UnsendableError(Exception):
         self.too_deep = too_deep
         self.steps: list[tuple[int, str]] = []
 
-    def at(self, container: object, step: str) -> UnsendableError:
+    def at(self, container: object, step: str) -> None:
         """Add one step: the container, and how its content is reached."""
         self.steps.append((id(container), step))
-        return self
 
     def error(self) -> EncodeError:
         """What the caller of ``put`` sees."""
@@ -126,7 +125,8 @@ class Writer:
                 else:
                     out.append((writers.get(kind) or self.find(kind))(self, item, depth + 1))
         except UnsendableError as refused:
-            raise refused.at(value, f"[{len(out)}]") from None
+            refused.at(value, f"[{len(out)}]")
+            raise
         return out
 
     def fields(self, owner: object, parts: dict[str, Any], depth: int) -> dict[str, Any]:
@@ -138,7 +138,8 @@ class Writer:
             try:
                 out[name] = self.tree(part, depth + 1)
             except UnsendableError as refused:
-                raise refused.at(owner, f".{name}") from None
+                refused.at(owner, f".{name}")
+                raise
         return out
 
     def _repaired(self, tree: Any) -> Any:
