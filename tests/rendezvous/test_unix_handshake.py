@@ -274,7 +274,9 @@ async def stranger(address: str, mode: str) -> asyncio.subprocess.Process:
 
 async def leave(process: asyncio.subprocess.Process) -> None:
     assert process.stdin is not None
+    assert process.stdout is not None
     process.stdin.close()
+    await process.stdout.read()
     await process.wait()
 
 

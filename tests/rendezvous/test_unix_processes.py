@@ -34,6 +34,8 @@ class Agent:
             self.process.send_signal(number)
         if self.process.stdin is not None:
             self.process.stdin.close()
+        assert self.process.stdout is not None
+        await self.process.stdout.read()  # up to its end: the loop closes the pipe then
         await self.process.wait()
 
 
