@@ -31,7 +31,7 @@ def seconds(timeout: object, what: str = "timeout") -> float | None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
         raise UsageError(f"{what} must be seconds or None, not {timeout!r}")
-    if math.isnan(timeout) or timeout < 0:
+    if not timeout >= 0:  # NaN is not either
         raise UsageError(f"{what} must not be negative or NaN, it is {timeout!r}")
     try:
         limit = float(timeout)
