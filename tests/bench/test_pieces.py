@@ -127,7 +127,12 @@ def test_payloads_are_checked() -> None:
 def test_a_line_carries_values_whole_and_in_order() -> None:
     left, right = map(Line, socket.socketpair())
     values = [None, 1, {"a": ["x" * 200_000]}, "end"]
-    sending = threading.Thread(target=lambda: [left.send(value) for value in values])
+
+    def send() -> None:
+        for value in values:
+            left.send(value)
+
+    sending = threading.Thread(target=send)
     sending.start()
     assert [right.receive(5) for _ in values] == values
     sending.join()

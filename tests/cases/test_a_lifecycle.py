@@ -155,11 +155,10 @@ async def test_a_payload_that_was_corrupted_is_an_error_and_leaves_nothing(
         assert (await rx.get("0", "1", "good", timeout=5)).value == {"fine": 1}
         # nobody can ever read it: it is not kept on offer for another try
         for _ in range(200):
-            health = await sender.do("health")
-            if health["pool_used"] == 0:
-                break
+            if (await sender.do("health"))["pool_used"] == 0:
+                return
             await asyncio.sleep(0.01)
-        assert health["pool_used"] == 0
+        pytest.fail("a payload that cannot be decoded is kept")
 
 
 @pytest.mark.parametrize(
@@ -172,6 +171,31 @@ async def test_falsy_values_arrive(pair: Pair, value: Any) -> None:
     assert type(received) is type(value)
     assert received == value
     await until(lambda: tx.health().pool_used == 0, "a falsy value keeps its memory")
+
+
+# --- A4: a stage without a successor ---------------------------------------------------------------
+
+CHAIN: dict[str, Any] = {
+    "stages": [
+        {"stage_id": 0, "output_connectors": {"to_stage_1": "shared"}},
+        {"stage_id": 1, "input_connectors": {"from_stage_0": "shared"}},
+    ],
+    "connectors": {"shared": {"name": "SharedMemoryConnector"}},
+}
+
+
+async def test_the_last_stage_sends_nothing(namespace: str) -> None:
+    deploy = omni_async.load_deploy(CHAIN)
+    async with (
+        omni_async.open_stage(deploy, 0, namespace=namespace) as first,
+        omni_async.open_stage(deploy, 1, namespace=namespace) as last,
+    ):
+        await first.output(1).put("r", "text only")
+        assert (await last.input(0).get("r", timeout=5)).value == "text only"
+        assert list(last.outputs) == []
+        assert all(health.pool_size == 0 or health.puts == 0 for health in last.health().values())
+        with pytest.raises(omni_async.UsageError, match="no edge leads from stage 1"):
+            last.output(2)
 
 
 # --- A6: a slow consumer --------------------------------------------------------------------------
@@ -529,6 +553,20 @@ async def test_a_second_process_cannot_be_the_same_sender(processes: Processes) 
     await first.do("put", key="k", fill=1, nbytes=1000)
     receiver = await processes.agent("receiver")
     assert await receiver.do("get", key="k") == [[1], 1000]
+
+
+# --- A16: shared memory between hosts -------------------------------------------------------------
+
+
+def test_shared_memory_between_hosts_is_refused_at_load() -> None:
+    first, second = CHAIN["stages"]
+    apart = {**CHAIN, "stages": [{**first, "host": "node-a"}, {**second, "host": "node-b"}]}
+    with pytest.raises(omni_async.ConfigError, match="0->1") as caught:
+        omni_async.load_deploy(apart)
+    for word in ("SharedMemoryConnector", "node-a", "node-b"):
+        assert word in str(caught.value)
+    together = {**CHAIN, "stages": [{**first, "host": "node-a"}, {**second, "host": "node-a"}]}
+    omni_async.load_deploy(together)
 
 
 # --- other reports of this family -----------------------------------------------------------------

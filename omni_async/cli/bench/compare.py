@@ -151,7 +151,7 @@ def _result(
     before: dict[str, Any],
     rounds: int,
 ) -> dict[str, Any]:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "side": side.name,
             "nbytes": nbytes,
