@@ -330,6 +330,7 @@ if pid == 0:
     gc.collect()
     assert pool.live == 11
     queue.push(lambda: None)
+    assert len(queue) == 1        # what it inherited, and nothing of its own
     queue._drain()
     queue.close()
     assert pool.live == 11

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import time
 from collections.abc import Awaitable
@@ -324,6 +325,14 @@ def test_idle_segments_stay_when_giving_them_up_would_not_help(
     pool.lease_nowait(8 * MIB).drop()
 
 
+def test_no_more_idle_segments_go_than_have_to(make_pool: Pools, registrar: Registrar) -> None:
+    pool = make_pool(4 * MIB, segment_nbytes=MIB)
+    for lease in [pool.lease_nowait(MIB) for _ in range(4)]:
+        lease.drop()
+    pool.lease_nowait(2 * MIB).drop()
+    assert [region.id for region in registrar.shrunk] == [4, 3]
+
+
 def test_186_mb_again_and_again_in_the_same_place(make_pool: Pools, registrar: Registrar) -> None:
     for options in ({}, {"segment_nbytes": 256 * MIB}):
         pool = make_pool(256 * MIB, **options)
@@ -371,12 +380,14 @@ class Stingy(MemfdMemory):
     def __init__(self, blocks: int) -> None:
         super().__init__()
         self.blocks = blocks
+        self.given: list[MappedBlock] = []
 
     def allocate(self, nbytes: int) -> MappedBlock:
         if not self.blocks:
             raise MemoryError("not today")
         self.blocks -= 1
-        return super().allocate(nbytes)
+        self.given.append(super().allocate(nbytes))
+        return self.given[-1]
 
 
 async def test_a_system_without_memory(make_pool: Pools) -> None:
@@ -418,12 +429,15 @@ async def test_an_engine_that_cannot_register(
     await asyncio.sleep(0)
     lease.drop()  # the segment fits already: nothing is registered
     (await waiting).drop()
-    other = make_pool(MIB)
+    source = Stingy(2)
+    other = make_pool(MIB, source=source)
     for ask in (other.lease_nowait, other.lease):
         with pytest.raises(EngineFault, match="no more handles"):
             await _asked(ask(1))
     assert (other.committed, other.live, other.used) == (0, 0, 0)
+    assert [block.fd for block in source.given] == [-1, -1]
     registrar.fail = None
+    source.blocks = 1
     other.lease_nowait(1).drop()
 
 
@@ -554,6 +568,21 @@ def test_an_operation_that_ends_after_closing_leaves_the_holder_his_view(
     lease.drop()
     del lease
     assert not _mapped(address)
+
+
+def test_a_lease_that_is_forgotten_after_closing_needs_no_collector(make_pool: Pools) -> None:
+    pool = make_pool(MIB)
+    lease, other = pool.lease_nowait(100), pool.lease_nowait(100)
+    address = lease.address
+    pool.close()
+    gc.disable()
+    try:
+        del lease
+        assert _mapped(address)
+        del other
+        assert not _mapped(address)
+    finally:
+        gc.enable()
 
 
 def test_a_lease_freed_long_ago_keeps_no_memory(make_pool: Pools) -> None:

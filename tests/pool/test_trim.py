@@ -96,6 +96,9 @@ def test_idle_segments_are_closed_newest_first(make_pool: Pools, registrar: Regi
     pool = make_pool(64 * MIB, segment_nbytes=4 * MIB)
     _use(pool, *[4 * MIB] * 4)
     assert len(pool.regions) == 4
+    assert pool.trim(keep=14 * MIB) == 2 * MIB  # a whole one would be too much
+    assert len(pool.regions) == 4
+    _use(pool, *[4 * MIB] * 4)
     pool.trim(keep=8 * MIB)
     assert [region.id for region in registrar.shrunk] == [4, 3]
     assert set(pool.regions) == {1, 2}
