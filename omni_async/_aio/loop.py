@@ -7,6 +7,7 @@ Never: costs as much as a microsecond.
 from __future__ import annotations
 
 import asyncio
+from threading import get_ident
 
 from ..errors import UsageError
 from .fork import generation
@@ -22,7 +23,7 @@ class LoopBound:
         UsageError: no event loop is running.
     """
 
-    __slots__ = ("_generation", "_loop", "_name")
+    __slots__ = ("_generation", "_loop", "_name", "_thread")
 
     def __init__(self, name: str) -> None:
         try:
@@ -30,6 +31,7 @@ class LoopBound:
         except RuntimeError:
             raise UsageError(f"{name} must be made inside a running event loop") from None
         self._name = name
+        self._thread = get_ident()
         self._generation = generation()
 
     @property
@@ -39,18 +41,21 @@ class LoopBound:
 
     def check(self) -> None:
         """Raises: UsageError: called outside of the loop it belongs to, or in a forked child."""
-        try:
-            running = asyncio.get_running_loop()
-        except RuntimeError:
-            raise self._wrong("outside of a running event loop") from None
-        if running is not self._loop:
-            raise self._wrong("from another event loop")
-        if self._generation != generation():
-            raise self._wrong("in a forked child of the process that opened it")
+        # Asking for the running loop asks the kernel for the process id; this comes to the same.
+        if (
+            get_ident() != self._thread
+            or not self._loop.is_running()
+            or self._generation != generation()
+        ):
+            raise self._wrong()
 
-    def _wrong(self, how: str) -> UsageError:
+    def _wrong(self) -> UsageError:
         if self._generation != generation():
             how = "in a forked child of the process that opened it"
+        elif get_ident() != self._thread:
+            how = "from another thread"
+        else:
+            how = "while that loop does not run"
         return UsageError(
             f"{self._name} belongs to the event loop that opened it and was used {how}"
         )

