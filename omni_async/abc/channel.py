@@ -31,6 +31,11 @@ class Channel(abc.ABC):
         Never blocks. After the end of the line it does nothing: the handler has been told.
         """
 
+    def send_many(self, messages: Sequence[Message]) -> None:
+        """Queue words that travel together where the line can do so."""
+        for message in messages:
+            self.send(message)
+
     @abc.abstractmethod
     def flush(self) -> None:
         """Write what is queued now instead of at the end of this turn of the loop."""

@@ -76,6 +76,12 @@ class DropQueue:
         """Tokens that have not been handled yet."""
         return len(self._tokens)
 
+    def drain(self) -> None:
+        """Handle what has arrived now instead of in a later turn of the loop."""
+        tokens = self._tokens
+        while tokens:
+            self._on_drop(tokens.popleft())
+
     def close(self) -> None:
         """Handle what has arrived and hear no more. On the loop's thread; idempotent."""
         bell, self._bell = self._bell, None

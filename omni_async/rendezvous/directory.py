@@ -15,7 +15,7 @@ Never: reaches a clock, a channel or an engine; frees memory that a claim or a r
 from __future__ import annotations
 
 import enum
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 
 from ..model import TransferKey
@@ -107,6 +107,10 @@ class Directory:
     def claimed(self) -> int:
         """Operations that hold a claim or still read."""
         return len(self._refs) - self._ahead
+
+    def holders(self) -> dict[int, int]:
+        """Per peer: operations that hold a claim or still read."""
+        return Counter(peer for (peer, _), entry in self._refs.items() if entry.ahead is None)
 
     def entries(self) -> Iterator[Entry]:
         return iter(self._entries.values())

@@ -197,7 +197,10 @@ class Receiver:
         operation = self._ops.get(op)
         if operation is not None and operation.phase is Phase.HOLDING:
             self._forget(operation)
-            self.outbox.append(Release(operation.wire, True))
+            outbox = self.outbox
+            if outbox and isinstance(outbox[-1], Done) and outbox[-1].op == operation.wire:
+                outbox.pop()  # both are true, and one word says it
+            outbox.append(Release(operation.wire, True))
 
     def cancel(self, op: int) -> bool:
         """The caller gave up. Returns whether its landing slot must be kept until the write's end."""

@@ -75,6 +75,7 @@ class Sender:
     def parked(self) -> int:
         return len(self._parked_key)
 
+
     def put(
         self, key: TransferKey, payload: Payload, owner: str, consumers: int, now: float
     ) -> None:

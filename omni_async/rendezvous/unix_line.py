@@ -28,6 +28,8 @@ _SEND_BUFFER = 1 << 20
 _LAST_WORDS = 0.01
 """Seconds between a peer's farewell and the conclusion that its end of the line stays open."""
 _PING = Ping()
+_TRUNCATED = int(socket.MSG_CTRUNC)  # the flag itself is an enum, slow to compare
+_CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 
 
 class LineOptions(NamedTuple):
@@ -131,6 +133,18 @@ class UnixLine(Channel):
         self._in_turn = True
         self._loop.call_soon(self._turn_over)
 
+    def send_many(self, messages: Sequence[Message]) -> None:
+        """Queue words that belong together; the first of a turn take the rest along."""
+        if not self._open or self._mute:
+            return
+        self._beat.said = True
+        for message in messages:
+            self._outbox.queue(message)
+        if not (self._in_turn or self._writing):
+            self._write()
+            self._in_turn = True
+            self._loop.call_soon(self._turn_over)
+
     def flush(self) -> None:
         """Write what is queued now, as far as the socket takes it."""
         if self._open and self._outbox and not self._writing:
@@ -192,7 +206,7 @@ class UnixLine(Channel):
     def _readable(self) -> None:
         try:
             nbytes, beside, flags, _ = self._sock.recvmsg_into(
-                [self._reader.space()], _ANCILLARY, socket.MSG_CMSG_CLOEXEC
+                [self._reader.space()], _ANCILLARY, _CLOSE_ON_EXEC
             )
         except (BlockingIOError, InterruptedError):
             if self._mute:
@@ -203,7 +217,7 @@ class UnixLine(Channel):
             return
         try:
             self._reader.took(nbytes, descriptors(beside) if beside else ())
-            if flags & socket.MSG_CTRUNC:
+            if flags & _TRUNCATED:
                 raise ProtocolError(
                     "a descriptor that was passed could not be received: this process may have no "
                     "more of them (ulimit -n)"

@@ -181,8 +181,10 @@ class Link:
         if core.outbox:
             channel = self._channel
             if channel is not None:
-                for message in core.outbox:
-                    channel.send(message)
+                if len(core.outbox) == 1:
+                    channel.send(core.outbox[0])
+                else:
+                    channel.send_many(core.outbox)
             core.outbox.clear()
         if core.events:
             for op, word in core.events:

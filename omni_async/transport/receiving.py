@@ -38,6 +38,8 @@ class Receiving:
     def __init__(self, wiring: Wiring) -> None:
         self._wiring = wiring
         self._links: dict[str, Link] = {}
+        self._by_stage: dict[str, Link] = {}
+        """Where gets without metadata go."""
         self._senders: dict[int | None, str] = {}
         self._completions = CompletionRegistry(wiring.loop)
         self._waiting: dict[str, dict[asyncio.Future[Any], TransferKey]] = {}
@@ -53,6 +55,7 @@ class Receiving:
 
     def update_sender(self, host: str, port: int, rank: int | None) -> None:
         self._senders[rank] = _address(host, port)
+        self._by_stage.clear()
 
     async def get(
         self,
@@ -65,9 +68,13 @@ class Receiving:
         device: Any,
     ) -> Delivery:
         """One get from Want to delivery."""
-        loop = self._wiring.loop
+        loop, drops = self._wiring.loop, self._wiring.drops
         began = loop.time()
-        link = self._link(where, metadata)
+        link = None if metadata else self._by_stage.get(where.from_stage)
+        if link is None:
+            link = self._link(where, metadata)
+        if len(drops):
+            drops.drain()  # their words travel with the Want
         if limit == 0.0:
             await self._ask_once(link, where)
             limit = ASK_SECONDS
@@ -157,6 +164,8 @@ class Receiving:
         link = self._links.get(address)
         if link is None:
             link = self._links[address] = Link(self._wiring, address, self._completions)
+        if not metadata:
+            self._by_stage[where.from_stage] = link
         return link
 
     def _address_of(self, where: TransferKey, metadata: Mapping[str, Any] | None) -> str:

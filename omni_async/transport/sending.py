@@ -11,10 +11,17 @@ from typing import Any
 
 from ..abc import Channel, RemoteRegion
 from ..codec import encode
-from ..errors import ClosedError, KeyExists, OmniAsyncError, ProtocolError
+from ..errors import (
+    ClosedError,
+    KeyExists,
+    OmniAsyncError,
+    PoolExhausted,
+    ProtocolError,
+    TransferError,
+)
 from ..model import Move, Receipt, Region, TransferKey, Verb
 from ..observe.log import get_logger
-from ..rendezvous.directory import KeyClaimed
+from ..rendezvous.directory import Entry, KeyClaimed
 from ..rendezvous.messages import Bye, Message, Regions
 from ..rendezvous.sender import Sender, Write
 from .peers import EndWatch, learn_regions
@@ -23,6 +30,8 @@ from .wiring import Wiring
 
 _log = get_logger("omni_async.transport")
 
+CONFIRM_SECONDS = 0.05
+"""How long a put waits for word that the last delivery under its key has been made."""
 IDLE_SECONDS = 10.0
 """Without a put for this long, memory that nobody leases goes back to the system."""
 IDLE_KEEP = 64 << 20
@@ -49,6 +58,10 @@ class Sending:
         self._expiry: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._drained: list[asyncio.Future[None]] = []
+        self._unsettled: list[asyncio.Future[None]] = []
+        """Puts that wait for word of a claim."""
+        self._silent: dict[int, float] = {}
+        """Since when receivers are silent."""
         self._closed = False
 
     async def open(self) -> None:
@@ -65,14 +78,17 @@ class Sending:
         """Encode, place and offer."""
         wiring, core = self._wiring, self.core
         entry = core.directory.get(where)
-        if entry is not None:
-            self._check_unclaimed(where)
+        if entry is not None and entry.touched:
+            await self._confirm(where, entry)
         encoded = encode(value)
         now = wiring.loop.time()
         try:
             payload = await place(wiring, encoded, owner, None if limit is None else now + limit)
-        except OmniAsyncError as error:
-            raise _located(error, wiring.where(where)) from error.__cause__
+        except TransferError as error:
+            text = f"put of {where.key!r} on {where.edge}: {error}"
+            if isinstance(error, PoolExhausted):
+                text += f"; waited {wiring.loop.time() - now:.1f} s{self._holders()}"
+            raise _located(error, text, wiring.where(where)) from error.__cause__
         if self._closed:
             payload.drop()
             raise ClosedError(f"transport {wiring.endpoint} was closed during the put")
@@ -80,7 +96,7 @@ class Sending:
             core.put(where, payload, owner, consumers, now)
         except KeyClaimed:
             payload.drop()
-            self._check_unclaimed(where)
+            raise self._exists(where) from None
         self.pump()
         if self._expiry is None:
             self._set_expiry()
@@ -96,15 +112,33 @@ class Sending:
             },
         )
 
-    def _check_unclaimed(self, where: TransferKey) -> None:
-        try:
-            self.core.directory.check(where)
-        except KeyClaimed:
-            raise KeyExists(
-                f"put of {where.key!r} on {where.edge}: a receiver has claimed the payload that was "
-                "put under this key before; use another key, or wait for its last delivery",
-                **self._wiring.where(where),
-            ) from None
+    async def _confirm(self, where: TransferKey, entry: Entry) -> None:
+        """A receiver whose get has returned may put the next turn in motion before its word is here.
+
+        Raises:
+            KeyExists: the claim stands.
+        """
+        loop = self._wiring.loop
+        deadline = loop.time() + CONFIRM_SECONDS
+        while entry.listed and entry.touched:
+            settled = loop.create_future()
+            self._unsettled.append(settled)
+            timer = loop.call_at(deadline, _give_up, settled)
+            try:
+                await settled
+            finally:
+                timer.cancel()
+                if settled in self._unsettled:
+                    self._unsettled.remove(settled)
+            if loop.time() >= deadline and entry.listed and entry.touched:
+                raise self._exists(where)
+
+    def _exists(self, where: TransferKey) -> KeyExists:
+        return KeyExists(
+            f"put of {where.key!r} on {where.edge}: a receiver has claimed the payload that was put "
+            "under this key before; use another key, or wait for its last delivery",
+            **self._wiring.where(where),
+        )
 
     def pump(self) -> None:
         """Send what the core has to say and begin what it has to write."""
@@ -121,10 +155,13 @@ class Sending:
                 self._writes[task] = write.ref[0]
                 task.add_done_callback(self._write_ended)
             core.writes.clear()
+        if self._unsettled:
+            for settled in self._unsettled:
+                _give_up(settled)
+            self._unsettled.clear()
         if self._drained and not len(core.directory):
             for waiter in self._drained:
-                if not waiter.done():
-                    waiter.set_result(None)
+                _give_up(waiter)
             self._drained.clear()
 
     # --- channel handler --------------------------------------------------------------------------
@@ -144,6 +181,8 @@ class Sending:
         number = self._numbers.get(channel)
         if number is None:
             return
+        if self._silent:
+            self._silent.pop(number, None)
         if isinstance(message, Regions):
             known = self._remote.setdefault(number, {})
             learn_regions(self._wiring.engine, channel, message, fds, known)
@@ -154,6 +193,7 @@ class Sending:
             self.pump()
 
     def silent(self, channel: Channel, seconds: float) -> None:
+        self._silent[self._numbers[channel]] = self._wiring.loop.time() - seconds
         _log.warning("receiver is silent", peer=channel.name, seconds=round(seconds, 1))
         if seconds >= self._wiring.options.peer_timeout:
             self.ended(channel, ProtocolError("silent for too long", peer=channel.name))
@@ -163,6 +203,7 @@ class Sending:
         if number is None:
             return
         del self._channels[number]
+        self._silent.pop(number, None)
         # A line that the peer closed proves that it reads no more; one that we give up does not.
         proven = not isinstance(error, ProtocolError)
         fd = -1 if proven else channel.detach()
@@ -243,6 +284,17 @@ class Sending:
         self.pump()
         self._set_expiry()
 
+    def _holders(self) -> str:
+        """Which receivers hold memory, for a put that found none."""
+        now, parts = self._wiring.loop.time(), []
+        for number, count in self.core.directory.holders().items():
+            channel = self._channels.get(number)
+            name = channel.name if channel is not None else "a receiver that has gone"
+            since = self._silent.get(number)
+            silent = "" if since is None else f", silent for {now - since:.1f} s"
+            parts.append(f"{count} payload(s) held by {name}{silent}")
+        return "".join(f"; {part}" for part in parts)
+
     def _trim(self, puts: int) -> None:
         """Give pages back to the system piece by piece, once nothing was put for a while."""
         wiring = self._wiring
@@ -306,10 +358,9 @@ def _give_up(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-def _located(error: OmniAsyncError, where: dict[str, Any]) -> OmniAsyncError:
+def _located(error: TransferError, text: str, where: dict[str, Any]) -> TransferError:
     """The pool knows sizes, not keys: say whose put it was."""
-    if hasattr(error, "key"):
-        for name, value in where.items():
-            setattr(error, name, value)
-        error.args = (f"put of {where['key']!r} on {where['edge']}: {error}",)
+    for name, value in where.items():
+        setattr(error, name, value)
+    error.args = (text,)
     return error

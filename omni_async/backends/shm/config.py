@@ -15,7 +15,7 @@ class SharedMemoryOptions(Options):
     """Shared memory needs no options; these are for containers and for limits."""
 
     inline_limit: int = pydantic.Field(
-        default=2048,
+        default=8192,
         ge=0,
         le=1 << 20,
         description="Largest payload in bytes that rides inside its offer instead of shared memory.",
