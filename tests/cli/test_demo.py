@@ -164,6 +164,24 @@ def test_a_process_that_dies_ends_all(long_recording: Path, tmp_path: Path, role
     assert not output.exists()
 
 
+def test_a_stage_that_fails_tells_why(recording: Path, tmp_path: Path) -> None:
+    """A pool that can never hold a chunk: the Thinker's put says so, and the demo repeats it."""
+    deploy = tmp_path / "deploy.json"
+    stages = [
+        {"stage_id": 0, "output_connectors": {"to_stage_1": shm(memory_pool_size=1 << 16)}},
+        {"stage_id": 1, "output_connectors": {"to_stage_2": shm()}},
+        {"stage_id": 2},
+    ]
+    deploy.write_text(json.dumps({"stages": stages}))
+    done = demo("--deploy", deploy, "--input", recording, "--output", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (1, "")
+    lines = done.stderr.splitlines()
+    assert lines[-1].startswith("omni-async demo: stage 0 (Thinker) failed: PayloadTooLarge: ")
+    assert "memory_pool_size" in lines[-1]
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_ctrl_c_ends_all_at_once(long_recording: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     with running("--input", long_recording, "--output", output) as (process, children):
