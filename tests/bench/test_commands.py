@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from omni_async.cli import main as command_line
-from omni_async.cli.bench import compare, ticker
+from omni_async.cli.bench import compare, parked
 from omni_async.cli.bench.workers import WorkerFailed, Workers
 
 torch = pytest.importorskip("torch")
@@ -25,10 +25,14 @@ def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
 
 
 @pytest.mark.usefixtures("clean_modules")
-def test_shm_against_a_peer(capsys: pytest.CaptureFixture[str], wheel: Path) -> None:
+def test_shm_against_a_peer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wheel: Path
+) -> None:
+    few = {side.mode: side for side in reversed(compare.SIDES) if side.loop == "asyncio"}
+    monkeypatch.setattr(compare, "SIDES", tuple(reversed(few.values())))
     code, out = bench(
         capsys, "shm", "--json", "--floor", "--sizes", "4K,1M",
-        "--rounds", "1", "--scale", "0.02", "--peer", str(wheel),
+        "--rounds", "1", "--scale", "0.02", "--loop", "asyncio", "--peer", str(wheel),
     )  # fmt: skip
     assert code == 0
     result = json.loads(out)
@@ -62,16 +66,25 @@ def test_shm_without_a_peer_says_so(
 def test_goals_decide_the_exit_code_when_asked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ticker, "EXTRA_GAP_MS", -1e9)
-    arguments = ["ticker", "--size", "64K", "--seconds", "0.1", "--rounds", "1"]
-    code, out = bench(capsys, *arguments, "--check")
+    monkeypatch.setattr(parked, "CPU_PERCENT", -1.0)
+    code, out = bench(capsys, "parked", "--count", "5", "--seconds", "0.1", "--check")
     assert code == 1
     assert "MISSED" in out
 
 
 def test_ticker(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = bench(
-        capsys, "--json", "ticker", "--size", "64K", "--seconds", "0.2", "--rounds", "1"
+        capsys,
+        "--json",
+        "ticker",
+        "--size",
+        "64K",
+        "--seconds",
+        "0.2",
+        "--rounds",
+        "1",
+        "--loop",
+        "asyncio",
     )
     assert code == 0
     rows: list[dict[str, Any]] = json.loads(out)["rows"]

@@ -51,6 +51,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parked.add_argument("--seconds", type=float, default=10.0, help="of idling (default: 10)")
 
+    for name in (shm, ticker):
+        name.add_argument(
+            "--loop",
+            choices=("asyncio", "uvloop", "both"),
+            default="both",
+            help="event loops to try (default: both, where uvloop is installed)",
+        )
     for name in (shm, ticker, parked):
         name.add_argument(
             "--json",
@@ -66,9 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("torch") is None:
         print("the benchmarks move tensors: pip install 'omni-async[torch]'", file=sys.stderr)
         return 2
-    uvloop = importlib.util.find_spec("uvloop") is not None
     try:
-        result, words = _measure(arguments, uvloop)
+        result, words = _measure(arguments)
     except (PeerUnavailable, WorkerFailed) as error:
         print(f"bench {arguments.benchmark}: {error}", file=sys.stderr)
         return 1
@@ -81,7 +87,14 @@ def run(arguments: argparse.Namespace) -> int:
     return int(arguments.check and not all(goal.met for goal in goals))
 
 
-def _measure(arguments: argparse.Namespace, uvloop: bool) -> tuple[dict[str, Any], str]:
+def _loops(choice: str) -> tuple[str, ...]:
+    if choice == "both":
+        uvloop = importlib.util.find_spec("uvloop") is not None
+        return ("asyncio", "uvloop") if uvloop else ("asyncio",)
+    return (choice,)
+
+
+def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from . import compare, parked, ticker
 
     result: dict[str, Any]
@@ -92,7 +105,7 @@ def _measure(arguments: argparse.Namespace, uvloop: bool) -> tuple[dict[str, Any
             scale=arguments.scale,
             peer=arguments.peer,
             floor=arguments.floor,
-            uvloop=uvloop,
+            loops=_loops(arguments.loop),
         )
         return result, f"{compare.first_line(result)}\n\n{compare.report(result)}"
     if arguments.benchmark == "ticker":
@@ -100,7 +113,7 @@ def _measure(arguments: argparse.Namespace, uvloop: bool) -> tuple[dict[str, Any
             nbytes=arguments.size,
             seconds=arguments.seconds,
             rounds=arguments.rounds,
-            loops=("asyncio", "uvloop") if uvloop else ("asyncio",),
+            loops=_loops(arguments.loop),
         )
         return result, f"{ticker.first_line(result)}\n\n{ticker.report(result)}"
     result = parked.run(count=arguments.count, seconds=arguments.seconds)
