@@ -76,10 +76,11 @@ class FrameReader:
     ``None``, then ``settle()``.
     """
 
-    __slots__ = ("_buffer", "_end", "_fds", "_limit", "_peak", "_start", "_view", "fds", "stray")
+    __slots__ = ("_buffer", "_end", "_fds", "_peak", "_start", "_view", "fds", "limit", "stray")
 
     def __init__(self, limit: int = MAX_MESSAGE) -> None:
-        self._limit = limit
+        self.limit = limit
+        """Bytes of the largest word."""
         self._buffer = bytearray(_FIRST_BUFFER)
         self._view = memoryview(self._buffer)
         self._start = 0
@@ -106,7 +107,7 @@ class FrameReader:
         else:
             # In steps, not the length a peer claims: memory is spent on bytes that really came.
             size = len(self._buffer)
-            self._replace(max(2 * size, min(4 * size, self._limit + _FIRST_BUFFER)), held)
+            self._replace(max(2 * size, min(4 * size, self.limit + _FIRST_BUFFER)), held)
         self._start, self._end = 0, held
         return self._view[held:]
 
@@ -142,13 +143,13 @@ class FrameReader:
         (length,) = HEADER.unpack_from(self._buffer, self._start)
         stop = start + length
         if stop > self._end:
-            if length > self._limit:
+            if length > self.limit:
                 raise ProtocolError(
-                    f"a word of {length} bytes is announced, the limit is {self._limit}"
+                    f"a word of {length} bytes is announced, the limit is {self.limit}"
                 )
             return None
-        if length > self._limit:
-            raise ProtocolError(f"a word of {length} bytes came, the limit is {self._limit}")
+        if length > self.limit:
+            raise ProtocolError(f"a word of {length} bytes came, the limit is {self.limit}")
         self._start = stop
         return self._view[start:stop]
 

@@ -70,7 +70,11 @@ class UnixDialer(Dialer):
 
     def _connect(self) -> None:
         self._timer = None
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:  # no descriptor is left
+            self._failed(error)
+            return
         try:
             sock.setblocking(False)
             sock.connect(self._name)

@@ -27,6 +27,10 @@ _ANCILLARY = socket.CMSG_SPACE(MAX_FDS * 4)
 _SEND_BUFFER = 1 << 20
 _LAST_WORDS = 0.01
 """Seconds between a peer's farewell and the conclusion that its end of the line stays open."""
+_WORDS_PER_TURN = 256
+"""Words taken before others on the loop get their turn."""
+_HELLO_LIMIT = 64 << 10
+"""Bytes of the first word; who has not said it is not worth more memory."""
 _PING = Ping()
 _TRUNCATED = int(socket.MSG_CTRUNC)  # the flag itself is an enum, slow to compare
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
@@ -60,7 +64,7 @@ class UnixLine(Channel):
     """
 
     __slots__ = (
-        "_beat", "_handler", "_hello", "_in_turn", "_loop", "_met", "_mute", "_open", "_outbox",
+        "_beat", "_handler", "_hello", "_in_turn", "_limit", "_loop", "_met", "_more", "_mute", "_open", "_outbox",
         "_owner", "_reader", "_sock", "_speaks_first", "_timer", "_writing", "name", "peer",
         "process",
     )  # fmt: skip
@@ -85,11 +89,13 @@ class UnixLine(Channel):
         self._owner = owner
         self._speaks_first = speaks_first
         self._loop = asyncio.get_running_loop()
-        self._reader = FrameReader(options.max_message)
+        self._reader = FrameReader(min(_HELLO_LIMIT, options.max_message))
         self._outbox = Outbox(sock, options.max_message)
         self._beat = Heartbeat(options.silent_after, options.peer_timeout)
+        self._limit = options.max_message
         self._open = True
         self._met = False  # the handshake is done
+        self._more = False  # words that have come wait for the next turn of the loop
         self._mute = False  # the peer takes no more words
         self._in_turn = False  # something was written in this turn of the loop
         self._writing = False  # waiting until the socket takes more
@@ -198,33 +204,38 @@ class UnixLine(Channel):
     def _hear_out(self) -> None:
         """Read up to the peer's end, or find that it has only stopped listening."""
         if self._open:
-            self._readable()
-            self._loop.call_soon(self._hear_out)
+            if self._more or self._receive():
+                self._loop.call_soon(self._hear_out)
+            else:
+                self._end(ProtocolError("it does not listen any more, but keeps the line"))
 
     # -- receiving -------------------------------------------------------------------------------
 
     def _readable(self) -> None:
+        if not self._more:  # what came before is taken first
+            self._receive()
+
+    def _receive(self) -> bool:
+        """Take what lies in the socket; ``False`` when nothing does."""
         try:
             nbytes, beside, flags, _ = self._sock.recvmsg_into(
-                [self._reader.space()], _ANCILLARY, _CLOSE_ON_EXEC
+                [self._reader.space()], _ANCILLARY, socket.MSG_CMSG_CLOEXEC
             )
         except (BlockingIOError, InterruptedError):
-            if self._mute:
-                self._end(ProtocolError("it does not listen any more, but keeps the line"))
-            return
+            return False
         except OSError as error:
             self._end(error)
-            return
+            return True
         try:
             self._reader.took(nbytes, descriptors(beside) if beside else ())
-            if flags & _TRUNCATED:
+            if flags & socket.MSG_CTRUNC:
                 raise ProtocolError(
                     "a descriptor that was passed could not be received: this process may have no "
                     "more of them (ulimit -n)"
                 )
         except ProtocolError as error:
             self._end(error)
-            return
+            return True
         if nbytes:
             self._take_words()
         elif self._reader.partial:
@@ -233,8 +244,10 @@ class UnixLine(Channel):
             )
         else:
             self._end(None)
+        return True
 
     def _take_more(self) -> None:
+        self._more = False
         if self._open:
             self._take_words()
 
@@ -244,7 +257,10 @@ class UnixLine(Channel):
         try:
             if not self._met and not self._meet():
                 return
-            while self._open and (message := reader.next()) is not None:
+            for _ in range(_WORDS_PER_TURN):
+                if not self._open or (message := reader.next()) is None:
+                    reader.settle()
+                    break
                 if type(message) is Ping:
                     continue
                 if type(message) is Hello:
@@ -252,15 +268,22 @@ class UnixLine(Channel):
                 if type(message) is Bye and message.held is None and not self._mute:
                     self._fall_silent()
                 handler.received(self, message, reader.fds)
+            else:
+                self._continue()
         except ProtocolError as error:
             self._end(error)
         except BaseException:
             # The handler failed over one word; those behind it must not wait for more bytes.
-            self._loop.call_soon(self._take_more)
+            self._continue()
             raise
         else:
-            reader.settle()
             self.flush()
+
+    def _continue(self) -> None:
+        """Take the words behind in the next turn of the loop."""
+        if not self._more:
+            self._more = True
+            self._loop.call_soon(self._take_more)
 
     # -- handshake -------------------------------------------------------------------------------
 
@@ -278,6 +301,7 @@ class UnixLine(Channel):
             if self._mute:  # it has given up meanwhile: this line never existed
                 self._end(None)
                 return False
+        self._reader.limit = self._limit
         self.peer = theirs
         self._met = True
         self._timer.cancel()

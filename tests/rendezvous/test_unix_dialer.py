@@ -66,6 +66,24 @@ async def test_comes_back_after_its_own_channel_was_closed(namespace: str) -> No
         assert ends.dialer.channel is again
 
 
+async def test_no_descriptor_left_to_dial_with(
+    namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(UnixChannels(), namespace) as ends:
+        ends.rx.close()
+        plain = socket.socket
+        errors = [OSError(errno.EMFILE, "Too many open files")]
+
+        def failing(*arguments: int, **more: int) -> socket.socket:
+            if errors and not more:
+                raise errors.pop()
+            return plain(*arguments, **more)
+
+        monkeypatch.setattr(socket, "socket", failing)
+        await ends.receiver.next("opened")
+        assert not errors
+
+
 async def test_back_off_grows_while_lines_do_not_last(
     namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import struct
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -208,6 +209,13 @@ class TestUnwelcome:
         assert isinstance(door.listener.last_drop, ProtocolError)
         await door.works()
         assert door.handler.words == [want(1)]
+        sock.close()
+
+    async def test_who_says_hello_without_end(self, door: Door) -> None:
+        sock = door.knock()
+        sock.send(struct.pack("<I", 1 << 20))
+        await door.until_dropped(1)
+        assert "limit is 65536" in str(door.listener.last_drop)
         sock.close()
 
     async def test_a_thousand_who_leave_at_once(self, door: Door) -> None:
