@@ -68,9 +68,7 @@ def left(before: Iterable[Trace], *, folders: Iterable[Path] = (), mark: str = "
     known = {(trace.kind, trace.identity) for trace in before}
     now = traces(folders=folders, mark=mark)
     return [
-        trace
-        for trace in now
-        if (trace.kind, trace.identity) not in known and not _foreign(trace)
+        trace for trace in now if (trace.kind, trace.identity) not in known and not _foreign(trace)
     ]
 
 
@@ -117,6 +115,7 @@ async def quiet(
     *,
     pool_used: int | None = 0,
     parked: int = 0,
+    in_flight: int | None = 0,
     within: float = 2.0,
 ) -> Health:
     """Wait until nothing moves and nothing is held, then return that health.
@@ -124,6 +123,7 @@ async def quiet(
     Args:
         pool_used: bytes that may stay in use; ``None`` for any number.
         parked: operations that are expected to wait.
+        in_flight: operations that are expected to be under way; ``None`` for any number.
         within: seconds.
 
     Raises:
@@ -135,13 +135,16 @@ async def quiet(
     pause = 0.001
     while True:
         health = transport.health()
-        wanted = {"in_flight": 0, "parked": parked, "quarantined": 0}
-        if pool_used is not None:
-            wanted["pool_used"] = pool_used
+        gauges = {
+            "in_flight": (health.in_flight, in_flight),
+            "parked": (health.parked, parked),
+            "quarantined": (health.quarantined, 0),
+            "pool_used": (health.pool_used, pool_used),
+        }
         wrong = [
-            Trace(gauge, gauge, f"{gauge} is {getattr(health, gauge)}, should be {value}")
-            for gauge, value in wanted.items()
-            if getattr(health, gauge) != value
+            Trace(gauge, gauge, f"{gauge} is {value}, should be {wanted}")
+            for gauge, (value, wanted) in gauges.items()
+            if wanted is not None and value != wanted
         ]
         if not wrong:
             return health

@@ -15,8 +15,8 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ..model import TransferKey, Verb
-from .world import KEYS, RECEIVERS, Network, World
+from ..model import Verb
+from .world import KEYS, RECEIVERS, STAGES, Network, World
 
 NUMBER = st.integers(0, 99)
 HEARD = st.sampled_from([8, 4, 2, 1, 0])
@@ -31,21 +31,24 @@ class Rendezvous(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(self.network, Verb.MAP)
+        self.world = World(self.network, Verb.MAP, alone=True)
 
-    @initialize(verb=st.sampled_from(VERBS))
-    def begin(self, verb: Verb) -> None:
-        self.world = World(self.network, verb)
+    @initialize(verb=st.sampled_from(VERBS), alone=st.booleans())
+    def begin(self, verb: Verb, alone: bool) -> None:
+        self.world = World(self.network, verb, alone=alone)
 
     @rule(
+        stage=st.sampled_from(STAGES),
         key=st.sampled_from(KEYS),
         consumers=st.sampled_from([1, 1, 1, 2, 3]),
         inline=st.sampled_from([False, False, True]),
         owner=st.sampled_from(["a", "req"]),
         heard=HEARD,
     )
-    def put(self, key: TransferKey, consumers: int, inline: bool, owner: str, heard: int) -> None:
-        self.world.put(key, consumers, inline, owner, heard)
+    def put(
+        self, stage: str, key: str, consumers: int, inline: bool, owner: str, heard: int
+    ) -> None:
+        self.world.put(stage, key, consumers, inline, owner, heard)
 
     @rule(
         name=st.sampled_from(RECEIVERS),
@@ -53,7 +56,7 @@ class Rendezvous(RuleBasedStateMachine):
         park=st.sampled_from([True, True, False]),
         heard=HEARD,
     )
-    def want(self, name: str, key: TransferKey, park: bool, heard: int) -> None:
+    def want(self, name: str, key: str, park: bool, heard: int) -> None:
         self.world.want(name, key, park, heard)
 
     @rule(index=NUMBER, cancels=st.sampled_from([False, False, True]), heard=HEARD)

@@ -22,7 +22,7 @@ import msgspec
 from ..errors import OmniAsyncError
 from ..registry import register_backend
 from ..transport import open_transport
-from .leaks import LeakError, Trace, left, traces
+from .leaks import Trace, left, traces
 from .orders import Answer, ErrorWord, Order, Unpacker, error_word, pack
 from .recipes import Recipe
 from .sides import METHODS, LocalSide
@@ -55,10 +55,8 @@ class Peer:
             answer = Answer(order.id, error=error_word(error))
         except asyncio.CancelledError:
             answer = Answer(order.id, error=ErrorWord("CancelledError", ""))
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - raised again in the process that gave the order
             answer = Answer(order.id, error=error_word(error, traceback.format_exc()))
-            if not isinstance(error, Exception):
-                raise
         await asyncio.get_running_loop().sock_sendall(self._line, pack(answer))
 
     async def _do(self, order: Order) -> Any:

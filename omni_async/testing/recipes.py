@@ -31,6 +31,11 @@ def family(name: str) -> Recipe:
     return Recipe("family", [name])
 
 
+def sample(name: str, of: str) -> Recipe:
+    """One sample of a family."""
+    return Recipe("sample", [of, name])
+
+
 def pattern(nbytes: int, seed: int = 0) -> Recipe:
     """A ``uint8`` array in which every stretch of eight bytes tells its seed and its place."""
     return Recipe("pattern", [nbytes, seed])
@@ -65,6 +70,7 @@ def _tree(nbytes: int, seed: int) -> Any:
 
 _KINDS = {
     "family": lambda name: FAMILIES[name](),
+    "sample": lambda name, sample: FAMILIES[name]()[sample],
     "pattern": pattern_array,
     "literal": lambda value: value,
     "tree": _tree,

@@ -271,7 +271,10 @@ def registered() -> Values:
         "struct": Frame(7, np.ones(4, np.float32)),
         "pydantic": Setting(name="gain", value=2.0),
         "own encoding": Celsius(36.6),
-        "in a tree": [Point(2, data=Color.RED), {"s": Setting(name="x"), "p": Pair(None, Frame(0))}],
+        "in a tree": [
+            Point(2, data=Color.RED),
+            {"s": Setting(name="x"), "p": Pair(None, Frame(0))},
+        ],
     }
 
 

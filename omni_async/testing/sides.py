@@ -217,6 +217,10 @@ class LocalSide(Side):
             self._kept[keep] = (delivery, value)
         return Got(delivery.nbytes, wrong, type(value).__name__)
 
+    def keep_nothing(self) -> None:
+        """Drop every kept delivery."""
+        self._kept.clear()
+
     def delivery(self, keep: str) -> Delivery:
         """A kept delivery itself."""
         return self._kept[keep][0]

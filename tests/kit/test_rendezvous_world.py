@@ -10,6 +10,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from omni_async.model import TransferKey, Verb
+from omni_async.rendezvous.messages import Want
+from omni_async.rendezvous.payload import Payload
+from omni_async.rendezvous.sender import Sender
 from omni_async.testing.machines import (
     DoublingRendezvous,
     OrderedRendezvous,
@@ -20,8 +23,6 @@ from omni_async.testing.world import Network, Step, tell, walk
 LOSSY = Network.DOUBLES | Network.LOSES
 NETWORKS = [Network.ORDERED, LOSSY, LOSSY | Network.SHUFFLES]
 VERBS = [Verb.MAP, Verb.WRITE, Verb.READ]
-KEY = TransferKey("0", "1", "a")
-OTHER = TransferKey("0", "2", "a")
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -43,22 +44,48 @@ def test_many_random_walks(network: Network, verb: Verb) -> None:
 def test_a_pull_that_comes_twice_writes_once() -> None:
     """The second would write into a landing slot that has been handed back."""
     story = [
-        Step("put", put(KEY)),
-        Step("want", want("A", KEY)),
+        Step("put", put("a")),
+        Step("want", want("A", "a")),
         Step("settle", {}),
         Step("go_on", {"index": 0, "cancels": False, "heard": 0}),
         Step("disturb", {"index": 0, "which": 0, "how": 0}),
         Step("go_on", {"index": 0, "cancels": True, "heard": 1}),
         Step("end_write", {"index": 0, "fails": False, "heard": 8}),
     ]
-    assert tell(LOSSY, Verb.WRITE, story) is None
+    assert tell(LOSSY, Verb.WRITE, story, alone=False) is None
 
 
-def put(key: TransferKey) -> dict[str, object]:
-    return {"key": key, "consumers": 1, "inline": False, "owner": "a", "heard": 0}
+def test_an_offer_made_ahead_that_comes_twice_is_used_once() -> None:
+    """The second must not make the receiver give back what a get may take from the first."""
+    story = [
+        Step("put", put("a")),
+        Step("disturb", {"index": 0, "which": 0, "how": 0}),
+        Step("hear", {"index": 0, "count": 4}),
+        Step("hear", {"index": 0, "count": 4}),
+        Step("want", want("A", "a")),
+        Step("tidy", {"owner": "a", "seconds": 0.0}),
+        Step("settle", {}),
+    ]
+    assert tell(LOSSY, Verb.MAP, story, alone=True) is None
 
 
-def want(name: str, key: TransferKey) -> dict[str, object]:
+def test_a_receiver_that_dies_while_it_asks_about_offers_made_ahead() -> None:
+    sender = Sender(300.0)
+    sender.peer_opened(1, "1")
+    for number in range(1, 9):
+        key = TransferKey("0", "1", f"k{number}")
+        sender.put(key, Payload(1, [1], places=[], apart=[], inline=b"x"), "owner", 1, 0.0)
+        sender.receive(1, Want(number, *key, park=False))
+    sender.cleanup("owner")
+    sender.peer_ended(1, proven=True)
+    assert (sender.parked, sender.directory.claimed, len(sender.directory)) == (0, 0, 0)
+
+
+def put(key: str) -> dict[str, object]:
+    return {"stage": "1", "key": key, "consumers": 1, "inline": False, "owner": "a", "heard": 0}
+
+
+def want(name: str, key: str) -> dict[str, object]:
     return {"name": name, "key": key, "park": True, "heard": 0}
 
 

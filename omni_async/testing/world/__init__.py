@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .walk import Broken, Step, tell, walk
-from .world import KEYS, RECEIVERS, Network, World
+from .world import KEYS, RECEIVERS, STAGES, Network, World
 
-__all__ = ["KEYS", "RECEIVERS", "Broken", "Network", "Step", "World", "tell", "walk"]
+__all__ = ["KEYS", "RECEIVERS", "STAGES", "Broken", "Network", "Step", "World", "tell", "walk"]

@@ -92,6 +92,7 @@ class Stage(enum.Enum):
     ENDED = enum.auto()
 
 
+TAKING = (Stage.OFFERED, Stage.PULLED, Stage.LANDED, Stage.READING_ON)
 WAITING = (Stage.ASKED, Stage.OFFERED, Stage.PULLED, Stage.LANDED)
 GOING = (Stage.OFFERED, Stage.LANDED, Stage.HELD, Stage.READING_ON)
 LIVING = (*WAITING, Stage.HELD, Stage.READING_ON)
@@ -100,8 +101,11 @@ LIVING = (*WAITING, Stage.HELD, Stage.READING_ON)
 class Get:
     """One get of one receiver."""
 
-    def __init__(self, op: int, key: TransferKey) -> None:
+    def __init__(self, op: int, key: TransferKey, park: bool) -> None:
         self.op = op
+        self.park = park
+        self.ref: Ref = (0, 0)
+        """What the sender calls it, once it has been offered: the line, and a number."""
         self.key = key
         self.stage = Stage.ASKED
         self.stored: Stored | None = None
@@ -126,8 +130,9 @@ class Line:
 class Process:
     """A receiver process."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, stage: str) -> None:
         self.name = name
+        self.stage = stage
         self.core = Receiver()
         self.gets: dict[int, Get] = {}
         self.line: Line | None = None

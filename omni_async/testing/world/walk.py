@@ -10,7 +10,7 @@ import random
 from typing import Any, NamedTuple
 
 from ...model import Verb
-from .world import KEYS, RECEIVERS, Network, World
+from .world import KEYS, RECEIVERS, STAGES, Network, World
 
 
 class Step(NamedTuple):
@@ -26,9 +26,9 @@ class Step(NamedTuple):
 class Broken(AssertionError):
     """A promise was broken; ``story`` are the steps that lead to it."""
 
-    def __init__(self, reason: str, network: Network, verb: Verb, story: list[Step]) -> None:
+    def __init__(self, reason: str, world: str, story: list[Step]) -> None:
         steps = "\n".join(f"    {step}" for step in story)
-        super().__init__(f"{reason}\n    world = World({network}, {verb})\n{steps}\n    world.end()")
+        super().__init__(f"{reason}\n    world = {world}\n{steps}\n    world.end()")
         self.story = story
 
 
@@ -39,15 +39,17 @@ def walk(network: Network, verb: Verb, seed: int, steps: int) -> None:
         Broken: with the shortest story that was found for the same failure.
     """
     chance = random.Random(seed)
+    alone = chance.random() < 0.5
     story = [random_step(chance, network) for _ in range(steps)]
-    reason = tell(network, verb, story)
+    reason = tell(network, verb, story, alone=alone)
     if reason is not None:
-        raise Broken(reason, network, verb, shorten(network, verb, story, reason))
+        world = f"World({network}, {verb}, alone={alone})"
+        raise Broken(reason, world, shorten(network, verb, story, reason, alone=alone))
 
 
-def tell(network: Network, verb: Verb, story: list[Step]) -> str | None:
+def tell(network: Network, verb: Verb, story: list[Step], *, alone: bool) -> str | None:
     """Play a story; the reason when a promise was broken."""
-    world = World(network, verb)
+    world = World(network, verb, alone=alone)
     try:
         for step in story:
             getattr(world, step.name)(**step.arguments)
@@ -58,7 +60,9 @@ def tell(network: Network, verb: Verb, story: list[Step]) -> str | None:
     return None
 
 
-def shorten(network: Network, verb: Verb, story: list[Step], reason: str) -> list[Step]:
+def shorten(
+    network: Network, verb: Verb, story: list[Step], reason: str, *, alone: bool
+) -> list[Step]:
     """Leave out steps for as long as a promise of the same kind breaks."""
     kind = _kind(reason)
     size = max(1, len(story) // 2)
@@ -66,7 +70,7 @@ def shorten(network: Network, verb: Verb, story: list[Step], reason: str) -> lis
         at = 0
         while at < len(story):
             shorter = story[:at] + story[at + size :]
-            broken = tell(network, verb, shorter)
+            broken = tell(network, verb, shorter, alone=alone)
             if broken is not None and _kind(broken) == kind:
                 story = shorter
             else:
@@ -86,6 +90,7 @@ def random_step(chance: random.Random, network: Network) -> Step:
         return Step(
             "put",
             {
+                "stage": chance.choice(STAGES),
                 "key": key,
                 "consumers": chance.choice([1, 1, 1, 2, 3]),
                 "inline": chance.random() < 0.3,

@@ -24,14 +24,14 @@ from ...model import TransferKey, Verb
 from ...rendezvous.directory import KeyClaimed
 from ...rendezvous.messages import Bye, Done, Fail, Message, Offer, PlaceWord, Release
 from ...rendezvous.payload import Payload
-from ...rendezvous.receiver import Phase
 from ...rendezvous.sender import Sender, Write
-from .books import GOING, WAITING, Get, Line, Process, Ref, Stage, Stored
+from .books import GOING, TAKING, WAITING, Get, Line, Process, Ref, Stage, Stored
 
 TTL = 300.0
 NBYTES = 64
-KEYS = [TransferKey("0", "1", "a"), TransferKey("0", "2", "a")]
+KEYS = ("a", "b")
 RECEIVERS = ("A", "B")
+STAGES = ("1", "2")
 
 
 class Network(enum.Flag):
@@ -48,13 +48,17 @@ class Network(enum.Flag):
 class World:
     """Everything there is, and the steps it can take."""
 
-    def __init__(self, network: Network, verb: Verb) -> None:
+    def __init__(self, network: Network, verb: Verb, *, alone: bool) -> None:
+        """``alone``: each receiver is the only one of its stage, so that offers are made ahead."""
         self.network = network
         self.verb = verb
         self.now = 0.0
         self.sender = Sender(TTL)
         self.payloads: list[Stored] = []
-        self.processes = {name: Process(name) for name in RECEIVERS}
+        stages = STAGES if alone else (STAGES[0], STAGES[0])
+        self.processes = {
+            name: Process(name, stage) for name, stage in zip(RECEIVERS, stages, strict=True)
+        }
         self.lines: dict[int, Line] = {}
         self.ghosts: dict[int, Process] = {}
         """Broken lines whose receiver may still touch the sender's memory, by peer number."""
@@ -65,8 +69,11 @@ class World:
 
     # -- what callers do -----------------------------------------------------------------------
 
-    def put(self, key: TransferKey, consumers: int, inline: bool, owner: str, heard: int) -> None:
-        stored = Stored(len(self.payloads), key, consumers, inline)
+    def put(
+        self, stage: str, key: str, consumers: int, inline: bool, owner: str, heard: int
+    ) -> None:
+        where = TransferKey("0", stage, key)
+        stored = Stored(len(self.payloads), where, consumers, inline)
         payload = Payload(
             NBYTES,
             [8, NBYTES],
@@ -75,23 +82,25 @@ class World:
             leases=[stored.slot],
             inline=str(stored.number).encode() if inline else None,
         )
-        entry = self.sender.directory.get(key)
+        entry = self.sender.directory.get(where)
         try:
-            self.sender.put(key, payload, owner, consumers, self.now)
+            self.sender.put(where, payload, owner, consumers, self.now)
         except KeyClaimed:
-            assert entry is not None and entry.touched, "refused without a claim"
+            assert entry is not None, "refused although nothing is there"
+            assert entry.touched, "refused without a claim"
             return
         assert entry is None or not entry.listed, "two payloads under one key"
         self.payloads.append(stored)
         self._run_sender()
         self._hear(heard)
 
-    def want(self, name: str, key: TransferKey, park: bool, heard: int) -> None:
+    def want(self, name: str, key: str, park: bool, heard: int) -> None:
         process = self.processes[name]
         if process.leaving or (not park and process.line is None):
             return
-        op = process.core.want(key, park=park)
-        process.gets[op] = Get(op, key)
+        where = TransferKey("0", process.stage, key)
+        op = process.core.want(where, park=park)
+        process.gets[op] = Get(op, where, park)
         self._run_receiver(process)
         self._hear(heard)
 
@@ -135,6 +144,7 @@ class World:
         if process.line is None and not process.leaving:
             self.peers += 1
             process.line = self.lines[self.peers] = Line(self.peers, name)
+            self.sender.peer_opened(self.peers, process.stage)
             process.core.connected()
             self._run_receiver(process)
 
@@ -181,12 +191,28 @@ class World:
             if process.line is None or process.leaving:
                 continue
             for get in process.gets.values():
-                entry = self.sender.directory.get(get.key)
-                assert not (
-                    get.stage is Stage.ASKED and entry is not None and entry.available
-                ), f"{process.name} waits for {get.key.key!r}, which is there"
-            for operation in process.core.operations():
-                assert operation.park or operation.phase is not Phase.PARKED, "asked once, no answer"
+                asked = get.stage is Stage.ASKED and not self._being_taken(get.key)
+                assert not asked or not self._there(get.key), (
+                    f"{process.name} waits for {get.key.key!r}, which is there"
+                )
+                assert not asked or get.park, f"{process.name} asked once and has no answer"
+
+    def _there(self, key: TransferKey) -> bool:
+        """Whether a payload could be claimed by whoever asks."""
+        entry = self.sender.directory.get(key)
+        return (
+            entry is not None
+            and entry.listed
+            and entry.delivered + len(entry.claims) < entry.consumers
+        )
+
+    def _being_taken(self, key: TransferKey) -> bool:
+        """Whether some get has the payload, of which the sender may not know yet."""
+        return any(
+            get.key == key and get.stage in TAKING
+            for process in self.processes.values()
+            for get in process.gets.values()
+        )
 
     # -- promises -----------------------------------------------------------------------------
 
@@ -218,8 +244,6 @@ class World:
                 elif get.stage is not Stage.ENDED:
                     self._cancel(process, get)
         self._prove()
-        for process in self.processes.values():
-            self._leave_at_last(process)
         self._settle()
         for process in self.processes.values():
             process.core.writes_ended()  # by now it is certain
@@ -227,6 +251,8 @@ class World:
             assert not len(process.core), f"{process.name} still has operations"
             for get in process.gets.values():
                 assert get.landing_freed or not get.landing, "a landing slot was never freed"
+            self._end_process(process)
+        self._settle()
         self.sender.close()
         directory = self.sender.directory
         assert not self.sender.parked, "parked operations are left"
@@ -267,7 +293,6 @@ class World:
             process.core.pull(get.op, [PlaceWord(0, 0, NBYTES, get.op)])
             self._run_receiver(process)
 
-
     def _direction(self, index: int) -> tuple[Line, bool]:
         ends = self.talking()
         return ends[index % len(ends)]
@@ -289,7 +314,7 @@ class World:
             return
         get.stored.deliveries += 1
         assert process.line is not None
-        process.line.unheard[get.op] = get.stored
+        process.line.unheard[get.ref[1]] = get.stored
         if holding:
             get.stage = Stage.HELD
         else:
@@ -342,7 +367,7 @@ class World:
     def _begin_write(self, write: Write) -> None:
         line = self.lines[write.ref[0]]
         process = self.processes[line.name]
-        get = process.gets[write.ref[1]]
+        get = next(get for get in process.gets.values() if get.ref == write.ref)
         stored = self.payloads[write.payload.places[0].region]
         assert not stored.slot.freed, f"{write.ref} begins to write from freed memory"
         assert not get.landing_freed, f"{write.ref} begins to write into freed memory"
@@ -369,6 +394,8 @@ class World:
             get.stored = self.payloads[number]
             assert get.stored.key == get.key, "another key's payload"
             get.stage = Stage.OFFERED
+            assert process.line is not None
+            get.ref = (process.line.peer, word.op)
             if word.inline is None and self.verb is not Verb.WRITE:
                 get.stored.readers.add((process.name, get.op))
         elif isinstance(word, Done):
@@ -414,7 +441,9 @@ class World:
     def _prove(self) -> None:
         """Tell the sender of broken lines whose receiver has stopped to touch its memory."""
         for peer, process in list(self.ghosts.items()):
-            if not any((process.name, op) in s.readers for s in self.payloads for op in process.gets):
+            if not any(
+                (process.name, op) in s.readers for s in self.payloads for op in process.gets
+            ):
                 del self.ghosts[peer]
                 self.sender.peer_proven(peer)
                 self._run_sender()
@@ -422,9 +451,9 @@ class World:
     def _leave_at_last(self, process: Process) -> None:
         """The line of one that has said Bye ends with the last view."""
         line = process.line
-        if process.leaving and line is not None:
-            if not any(get.stage is Stage.HELD for get in process.gets.values()):
-                self._end_process(process)
+        held = any(get.stage is Stage.HELD for get in process.gets.values())
+        if process.leaving and line is not None and not held:
+            self._end_process(process)
 
     def _cut(self, process: Process) -> None:
         """The line breaks under two living processes: what was under way is lost."""
@@ -440,7 +469,6 @@ class World:
         self._run_receiver(process)
         self._prove()
 
-
     def _leave(self, process: Process) -> None:
         """A receiver closes orderly: gives up what waits, keeps what its caller still reads."""
         if process.leaving or process.line is None:
@@ -454,7 +482,6 @@ class World:
         line.up.append(Bye("closing", process.core.held))
         process.leaving = True
         self._leave_at_last(process)
-
 
     def _restart_sender(self) -> None:
         """The sender dies and a new one takes its place; mapped memory outlives it."""
@@ -480,7 +507,6 @@ class World:
                 process.core.writes_ended()
                 self._run_receiver(process)
 
-
     def _end_process(self, process: Process) -> None:
         """The sender hears what the process had said, then the end of its line."""
         line = process.line
@@ -501,8 +527,13 @@ class World:
         """The process ends; engines that write into its memory write into nothing."""
         for ref, (_, stored, owner, _) in list(self.writing.items()):
             if owner is process:
-                self.writing[ref] = (self.writing[ref][0], stored, Process("gone"), Get(0, KEYS[0]))
-        self.processes[process.name] = Process(process.name)
+                self.writing[ref] = (
+                    self.writing[ref][0],
+                    stored,
+                    Process("gone", ""),
+                    Get(0, stored.key, True),
+                )
+        self.processes[process.name] = Process(process.name, process.stage)
         for peer, ghost in list(self.ghosts.items()):
             if ghost is process:
                 del self.ghosts[peer]

@@ -1,0 +1,49 @@
+"""All promises together.
+
+In: a connector's name. Out: a few hundred tests.
+Never: adds a test of its own.
+"""
+
+from __future__ import annotations
+
+from .absence import Absence
+from .batches import Batches
+from .cancellation import Cancellation
+from .claims import Claims
+from .concurrency import Concurrency
+from .keys import Keys
+from .lifecycle import Lifecycle
+from .limits import PoolLimits
+from .memory import MemoryOfViews
+from .metadata import Metadata
+from .observing import Observing
+from .ownership import Ownership
+from .peers import Peers
+from .round_trips import RoundTrips
+from .threads import Threads
+from .timeouts import Timeouts
+
+
+class TransportConformance(
+    RoundTrips,
+    Lifecycle,
+    Timeouts,
+    Absence,
+    Keys,
+    Claims,
+    PoolLimits,
+    Batches,
+    Ownership,
+    MemoryOfViews,
+    Metadata,
+    Observing,
+    Cancellation,
+    Concurrency,
+    Threads,
+    Peers,
+):
+    """Subclass it as ``Test…``, name the connector, and pytest finds every promise.
+
+    Class attributes: ``connector``, and where they differ ``target``, ``two_processes``, ``loops``.
+    Methods to override: ``extra(role)`` and ``folders()``.
+    """

@@ -1,0 +1,252 @@
+"""Where a conformance test runs: a fresh loop, transports in one process or two, checks at the end.
+
+In: a backend's description, a way, a kind of loop. Out: a verdict that counts leaks and stray errors.
+Never: hides an error that the event loop was told of; imports pytest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import gc
+import io
+import itertools
+import os
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from ..model import Health, Role
+from ..transport import open_transport
+from .leaks import LeakError, no_leaks, quiet
+from .peer import new_loop, register
+from .processes import PeerProcess
+from .sides import LocalSide, RemoteSide, Side
+
+_serial = itertools.count(1)
+
+
+class Way(enum.Enum):
+    """Where the two ends live."""
+
+    ONE_LOOP = "one loop"
+    SENDER_AWAY = "sender in another process"
+    RECEIVER_AWAY = "receiver in another process"
+
+
+class Crew:
+    """The peer processes of a test run, one for each kind of loop, started when first needed."""
+
+    def __init__(self) -> None:
+        self._peers: dict[str, PeerProcess] = {}
+        # What was there before any test is not looked at again: makes every collection cheap.
+        gc.collect()
+        gc.freeze()
+
+    def peer(self, kind: str) -> PeerProcess:
+        """A living process whose transports run on that kind of loop."""
+        peer = self._peers.get(kind)
+        if peer is None or not peer.alive:
+            if peer is not None:
+                peer.close()
+            peer = self._peers[kind] = PeerProcess(kind)
+        return peer
+
+    def close(self) -> None:
+        for peer in self._peers.values():
+            peer.close()
+        self._peers.clear()
+        gc.unfreeze()
+
+
+class Rig:
+    """What a conformance test is given."""
+
+    def __init__(
+        self,
+        connector: str,
+        extra: Mapping[Role, Mapping[str, Any]],
+        *,
+        way: Way,
+        loop: str,
+        crew: Crew,
+        target: str = "",
+        folders: tuple[Path, ...] = (),
+    ) -> None:
+        """``target`` names a backend class that is not shipped, as ``"package.module:Class"``."""
+        self.connector = connector
+        self.way = way
+        self.loop_kind = loop
+        self.target = target
+        self.namespace = f"rig-{os.getpid()}-{next(_serial)}"
+        self._extra = extra
+        self._crew = crew
+        self._folders = folders
+        self._peer = crew.peer(loop) if way is not Way.ONE_LOOP else None
+        self._sides: list[tuple[Side, Role]] = []
+        self._stray: list[str] = []
+
+    # --- for tests --------------------------------------------------------------------------------
+
+    async def sender(self, stage: str = "0", **options: Any) -> Side:
+        """Open a sender where this way has it. Options of ``open_transport``; the rest is ``extra``."""
+        return await self._open("sender", stage, self.way is Way.SENDER_AWAY, options)
+
+    async def receiver(self, stage: str = "1", **options: Any) -> Side:
+        """Open a receiver where this way has it."""
+        return await self._open("receiver", stage, self.way is Way.RECEIVER_AWAY, options)
+
+    async def pair(self, **options: Any) -> tuple[Side, Side]:
+        """A sender of stage 0 and a receiver of stage 1."""
+        return await self.sender(**options), await self.receiver(**options)
+
+    def opening(self, role: Role, stage: str, **options: Any) -> Any:
+        """``open_transport`` here, for tests of the context manager itself."""
+        own = {name: options.pop(name) for name in list(options) if name in _OWN}
+        own.setdefault("namespace", self.namespace)
+        own.setdefault("linger", 0.0)
+        spec = {"name": self.connector, "extra": {**self._extra.get(role, {}), **options}}
+        return open_transport(spec, role=role, stage=stage, **own)
+
+    @property
+    def peer(self) -> PeerProcess:
+        """The other process, in ways that have one."""
+        assert self._peer is not None
+        return self._peer
+
+    async def quiet(self, *sides: Side, **gauges: Any) -> None:
+        """Wait until nothing moves and nothing is held at these sides; all open ones by default."""
+        for side in sides or [side for side, _ in self._sides]:
+            await settle(side, **gauges)
+
+    # --- for the runner ---------------------------------------------------------------------------
+
+    def run(self, test: Coroutine[Any, Any, None], limit: float) -> None:
+        """Run a test to its verdict in at most ``limit`` seconds."""
+        loop = new_loop(self.loop_kind)
+        loop.set_exception_handler(self._remember)
+        try:
+            asyncio.set_event_loop(loop)
+            loop.run_until_complete(self._watched(test, limit))
+        finally:
+            _end_tasks(loop)
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            asyncio.set_event_loop(None)
+            loop.close()
+        assert not self._stray, "the event loop was told of: " + "; ".join(self._stray)
+
+    async def _watched(self, test: Coroutine[Any, Any, None], limit: float) -> None:
+        if self.target:
+            register(self.target)
+        with contextlib.ExitStack() as stack:
+            if self._peer is not None:
+                stack.enter_context(self._peer.attached())
+                await self._peer.call("watch")
+            async with no_leaks(folders=self._folders, mark=self.namespace):
+                try:
+                    await _limited(test, limit)
+                finally:
+                    await self._close()
+            if self._peer is not None and self._peer.alive:
+                leaks = await self._peer.call("leaks", grace=2.0)
+                assert not leaks, f"left behind in the other process: {'; '.join(leaks)}"
+
+    async def _open(self, role: Role, stage: str, away: bool, options: dict[str, Any]) -> Side:
+        own = {name: options.pop(name) for name in list(options) if name in _OWN}
+        own.setdefault("namespace", self.namespace)
+        own.setdefault("linger", 0.0)
+        extra = {**self._extra.get(role, {}), **options}
+        side: Side
+        if away:
+            name = f"{role}-{stage}-{next(_serial)}"
+            side = await self.peer.open(
+                name,
+                self.connector,
+                extra=extra,
+                target=self.target,
+                role=role,
+                stage=stage,
+                **own,
+            )
+        else:
+            spec = {"name": self.connector, "extra": extra}
+            opening = open_transport(spec, role=role, stage=stage, **own)
+            side = LocalSide(await opening.__aenter__())
+        self._sides.append((side, role))
+        return side
+
+    async def _close(self) -> None:
+        """Close receivers first, then senders, and see that their leases are back."""
+        for role in ("receiver", "sender"):
+            for side, own_role in self._sides:
+                if own_role == role and not self._lost(side):
+                    await side.close()
+        sides, self._sides = self._sides, []
+        for side, _ in sides:
+            if self._lost(side):
+                continue
+            if isinstance(side, LocalSide):
+                side.keep_nothing()
+            await settle(side)
+            if isinstance(side, RemoteSide):
+                await self.peer.call("drop", name=side.name)
+
+    def _lost(self, side: Side) -> bool:
+        return isinstance(side, RemoteSide) and not self.peer.alive
+
+    def _remember(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self._stray.append(f"{context.get('message')} ({error!r})")
+
+
+_OWN = frozenset({"namespace", "rank", "replica", "linger"})
+"""Options of ``open_transport``; all others belong into ``extra``."""
+
+
+async def settle(side: Side, **gauges: Any) -> Health:
+    """:func:`omni_async.testing.leaks.quiet` for a side in either process."""
+    if isinstance(side, LocalSide):
+        return await quiet(side.transport, **gauges)
+    deadline = asyncio.get_running_loop().time() + gauges.pop("within", 2.0)
+    while True:
+        snapshot = await side.health()
+        try:
+            return await quiet(_Snapshot(snapshot), within=0.0, **gauges)
+        except LeakError:
+            if asyncio.get_running_loop().time() > deadline:
+                raise
+        await asyncio.sleep(0.01)
+
+
+class _Snapshot:
+    def __init__(self, health: Health) -> None:
+        self._health = health
+
+    def health(self) -> Health:
+        return self._health
+
+
+async def _limited(test: Coroutine[Any, Any, None], limit: float) -> None:
+    task = asyncio.ensure_future(test)
+    done, _ = await asyncio.wait({task}, timeout=limit)
+    if not done:
+        stack = io.StringIO()
+        task.print_stack(file=stack)
+        task.cancel()
+        await asyncio.wait({task}, timeout=2)
+        raise AssertionError(
+            f"the test did not end within {limit:g} s; it was at\n{stack.getvalue()}"
+        )
+    task.result()
+
+
+def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=2))
+
+
+LoopKind = Literal["asyncio", "uvloop"]
