@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
 from omni_async.abc import Block, MemorySource
 from omni_async.model import Region
-from omni_async.pool import AnonymousMemory, DropQueue, MemfdMemory, Pool
+from omni_async.pool import AnonymousMemory, DropQueue, Lease, MemfdMemory, Pool
 
 Pools = Callable[..., Pool]
 
@@ -23,6 +23,11 @@ async def settle(queue: DropQueue) -> None:
             return
         await asyncio.sleep(0)
     raise AssertionError(f"{len(queue)} tokens are stuck")
+
+
+async def asked(result: Lease | Awaitable[Lease]) -> Lease:
+    """What ``lease_nowait`` and ``lease`` gave, alike."""
+    return result if isinstance(result, Lease) else await result
 
 
 class Registrar:
