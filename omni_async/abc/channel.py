@@ -36,6 +36,12 @@ class Channel(abc.ABC):
         for message in messages:
             self.send(message)
 
+    def poll(self) -> None:
+        """Hand over what has arrived already, without waiting for the loop's next turn.
+
+        Not from inside a handler.
+        """
+
     @abc.abstractmethod
     def flush(self) -> None:
         """Write what is queued now instead of at the end of this turn of the loop."""

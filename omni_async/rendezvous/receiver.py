@@ -81,6 +81,12 @@ class Receiver:
         self._newest_ahead = 0
         self._recalled: set[int] = set()
         """Recalls that overtook their offers."""
+        self.urgent = False
+        """Something in the outbox is waited for; the rest may travel with what comes next."""
+        self._unasked: dict[int, Operation] = {}
+        """Parked operations whose Want is held back, since their payloads come unasked."""
+        self._unasked_pays = False
+        """The last payload came ahead of its Want."""
         self._connected = False
         self._lost_at = 0
         """The newest operation when the line was lost."""
@@ -116,8 +122,25 @@ class Receiver:
         self._by_wire[operation.id] = operation
         self._wanted.setdefault(key, {})[operation.id] = operation
         if self._connected:
-            self._ask(operation)
+            if park and self._unasked_pays:
+                self._unasked[operation.id] = operation
+            else:
+                self._ask(operation)
         return operation.id
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is anything to send, now or soon."""
+        return bool(self.outbox or self._unasked)
+
+    def words(self) -> list[Message]:
+        """Everything to be sent; the caller sends it."""
+        for operation in self._unasked.values():
+            self._ask(operation)
+        self._unasked.clear()
+        self.urgent = False
+        words, self.outbox = self.outbox, []
+        return words
 
     def connected(self) -> None:
         """A line to (a new incarnation of) the sender stands: ask for all that is parked."""
@@ -130,6 +153,8 @@ class Receiver:
         """The line is gone. Parked operations wait for a successor, claimed ones have failed."""
         self._connected = False
         self._lost_at = next(_operation_ids)
+        self._unasked.clear()
+        self._unasked_pays = False
         self._ahead.clear()
         self._recalled.clear()
         self._newest_ahead = 0
@@ -174,6 +199,7 @@ class Receiver:
         if operation.phase is not Phase.OFFERED:
             raise RuntimeError(f"pull of operation {op} in phase {operation.phase.name}")
         operation.phase = Phase.PULLED
+        self.urgent = True
         self.outbox.append(Pull(operation.wire, places))
 
     def consume(self, op: int, *, holding: bool) -> bool:
@@ -207,6 +233,7 @@ class Receiver:
         operation = self._ops.get(op)
         if operation is None:
             return False
+        self.urgent = True
         if operation.phase is Phase.PARKED:
             if operation.sent:
                 self.outbox.append(Cancel(operation.wire))
@@ -223,6 +250,7 @@ class Receiver:
 
     def _ask(self, operation: Operation) -> None:
         operation.sent = True
+        self.urgent = True
         key = operation.key
         self.outbox.append(
             Want(operation.id, key.from_stage, key.to_stage, key.key, operation.park)
@@ -232,8 +260,9 @@ class Receiver:
         operation = self._by_wire.get(offer.op)
         if operation is None:  # its Cancel crossed the offer, or the Want came twice
             self.ignored += 1
-            self.outbox.append(Release(offer.op, False))
+            self._refuse(offer.op)
         elif operation.phase is Phase.PARKED:
+            self._unasked_pays = False
             self._offered(operation, offer)
         else:
             self.ignored += 1
@@ -245,7 +274,7 @@ class Receiver:
         if wire >= self._newest_ahead or wire in self._recalled:  # it came twice, or too late
             self.ignored += 1
             if wire not in self._by_wire:
-                self.outbox.append(Release(wire, False))
+                self._refuse(wire)
             self._recalled.discard(wire)
             return
         self._newest_ahead = wire
@@ -259,19 +288,24 @@ class Receiver:
             return
         older = self._ahead.get(key)
         if older is not None:
-            self.outbox.append(Release(older.op, False))
+            self._refuse(older.op)
         self._ahead[key] = offer
 
     def _recall(self, wire: int) -> None:
         for key, offer in self._ahead.items():
             if offer.op == wire:
                 del self._ahead[key]
-                self.outbox.append(Release(wire, False))
+                self._refuse(wire)
                 return
         if wire < self._newest_ahead:
             self._recalled.add(wire)
 
+    def _refuse(self, wire: int) -> None:
+        self.urgent = True
+        self.outbox.append(Release(wire, False))
+
     def _use_ahead(self, operation: Operation, offer: Offer) -> None:
+        self._unasked_pays = True
         self._by_wire.pop(operation.wire, None)
         operation.wire = offer.op
         self._by_wire[offer.op] = operation
@@ -319,6 +353,7 @@ class Receiver:
         self._by_wire.pop(operation.wire, None)
 
     def _unwant(self, operation: Operation) -> None:
+        self._unasked.pop(operation.id, None)
         waiting = self._wanted.get(operation.key)
         if waiting is not None and waiting.pop(operation.id, None) is not None and not waiting:
             del self._wanted[operation.key]

@@ -211,6 +211,11 @@ class UnixLine(Channel):
 
     # -- receiving -------------------------------------------------------------------------------
 
+    def poll(self) -> None:
+        """Read once, now; see :class:`Channel`."""
+        if self._met and self._open:
+            self._readable()
+
     def _readable(self) -> None:
         if not self._more:  # what came before is taken first
             self._receive()
@@ -228,7 +233,7 @@ class UnixLine(Channel):
             return True
         try:
             self._reader.took(nbytes, descriptors(beside) if beside else ())
-            if flags & socket.MSG_CTRUNC:
+            if flags & _TRUNCATED:
                 raise ProtocolError(
                     "a descriptor that was passed could not be received: this process may have no "
                     "more of them (ulimit -n)"

@@ -19,7 +19,7 @@ from .._aio.executor import OwnedExecutor
 from ..abc import Block, DirectBackend, Options
 from ..codec import register_buffer
 from ..errors import ClosedError, TransferCancelled, UsageError
-from ..model import Endpoint, Health, Receipt, Region, Role, TransferKey
+from ..model import Endpoint, Health, Receipt, Region, Role, TransferKey, Verb
 from ..observe.log import get_logger
 from ..pool import DropQueue, Hold, ManagedBuffer, Pool, checked_limit
 from ..rendezvous.messages import WIRE, Hello
@@ -249,7 +249,7 @@ class DirectTransport(Transport):
     def _release_parts(self) -> None:
         wiring = self._wiring
         wiring.drops.close()
-        stuck = wiring.pool.close()
+        stuck = wiring.pool.close(mapped=wiring.engine.verb is Verb.MAP)
         wiring.executor.close()
         wiring.engine.close()
         if stuck and wiring.engine.verb.value != "map":

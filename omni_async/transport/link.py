@@ -24,6 +24,11 @@ from .wiring import Wiring
 _log = get_logger("omni_async.transport")
 _LANDED = object()
 
+ACK_SECONDS = 0.0005
+"""How long words that nobody waits for are held back, to travel together or with others."""
+URGENT_RELEASE = 256 << 10
+"""Bytes of a sender's memory that are worth a word of their own."""
+
 
 class Lifeline:
     """Kept by every view of a sender's memory; when it dies, a line that was given up is closed.
@@ -45,19 +50,23 @@ class Lifeline:
 class Held:
     """A delivered payload whose memory is still read: counts the places that have views."""
 
-    __slots__ = ("count", "link", "op")
+    __slots__ = ("count", "link", "nbytes", "op")
 
-    def __init__(self, link: Link, op: int, count: int) -> None:
+    def __init__(self, link: Link, op: int, count: int, nbytes: int) -> None:
         self.link = link
         self.op = op
         self.count = count
+        self.nbytes = nbytes
 
     def let_go(self) -> None:
         """The last view of one place is gone."""
         self.count -= 1
         if not self.count:
-            self.link.core.release(self.op)
-            self.link.pump_soon()
+            core = self.link.core
+            core.release(self.op)
+            if self.nbytes > URGENT_RELEASE:
+                core.urgent = True
+            self.link.pump()
 
 
 class Link:
@@ -77,6 +86,7 @@ class Link:
         self.reads: set[asyncio.Task[None]] = set()
         self._watch: EndWatch | None = None
         self.incarnation = ""
+        self._timer: asyncio.TimerHandle | None = None
         self._pumping = False
         self._silent_since: float | None = None
         self._loss: Exception | None = None
@@ -176,16 +186,8 @@ class Link:
     # --- operations -------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send what the core has to say, and pass on what it has learnt."""
+        """Pass on what the core has learnt, and send what somebody waits for."""
         core = self.core
-        if core.outbox:
-            channel = self._channel
-            if channel is not None:
-                if len(core.outbox) == 1:
-                    channel.send(core.outbox[0])
-                else:
-                    channel.send_many(core.outbox)
-            core.outbox.clear()
         if core.events:
             for op, word in core.events:
                 self._completions.resolve(op, word)
@@ -194,17 +196,36 @@ class Link:
             for op in core.landed_late:
                 self._free_landing(op)
             core.landed_late.clear()
+        if core.urgent:
+            self._send()
+        elif self._timer is None and core.pending:
+            self._timer = self.wiring.loop.call_later(ACK_SECONDS, self._send)
 
     def pump_soon(self) -> None:
-        """In the next turn of the loop: whoever awaits the delivery goes on before these words."""
+        """The same in the loop's next turn: whoever awaits a delivery goes on first."""
         if not self._pumping:
             self._pumping = True
-            loop = self.wiring.loop
-            loop.call_soon(loop.call_soon, self._pump_now)
+            self.wiring.loop.call_soon(self._pump_now)
 
     def _pump_now(self) -> None:
         self._pumping = False
         self.pump()
+
+    def poll(self) -> None:
+        """Hear what the sender has said already: it may be the payload."""
+        if self._channel is not None:
+            self._channel.poll()
+
+    def _send(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        words = self.core.words()
+        if self._channel is not None and words:
+            if len(words) == 1:
+                self._channel.send(words[0])
+            else:
+                self._channel.send_many(words)
 
     def give_up(self, op: int) -> None:
         """The caller does not want it any more, or could not take it."""
@@ -266,14 +287,13 @@ class Link:
     def close(self, reason: str) -> None:
         """Say good-bye; memory with living views stays, and the sender is told of it."""
         channel = self._channel
-        self._pumping = True  # nothing is pumped after this
         if channel is not None:
-            for message in self.core.outbox:  # the last Release may be said in this very turn
-                channel.send(message)
-            self.core.outbox.clear()
+            self._send()  # the last Release may be said in this very turn
             channel.send(Bye(reason, self.core.held))
             channel.flush()
             self._part(channel)
+        if self._timer is not None:
+            self._timer.cancel()
         if self._watch is not None:
             self._watch.close()
         self.dialer.close()

@@ -16,6 +16,8 @@ from ..rendezvous.messages import PlaceWord
 from ..rendezvous.payload import Payload
 from .wiring import Wiring
 
+_ZEROS = bytes(ALIGNMENT)
+
 
 async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | None) -> Payload:
     """Put all frames where a receiver can reach them.
@@ -23,7 +25,7 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
     Cancellation: safe; what was leased is given back, after the copy under way has ended.
     """
     frames = encoded.frames
-    apart, leases = _in_pool(wiring, frames)
+    apart, leases = _in_pool(wiring, frames) if wiring.pool.live else ({}, [])
     try:
         here = [frame for i, frame in enumerate(frames, 1) if i not in apart] if apart else frames
         sizes = [len(encoded.header)]
@@ -62,16 +64,14 @@ def _in_pool(wiring: Wiring, frames: list[Frame]) -> tuple[dict[int, PlaceWord],
     """Frames that already live in the pool, by their number: they stay where they are."""
     apart: dict[int, PlaceWord] = {}
     leases: list[Lease] = []
-    pool = wiring.pool
-    if pool.live:
-        for number, frame in enumerate(frames, 1):
-            if frame.address and frame.nbytes and not frame.address % ALIGNMENT:
-                lease = pool.find(frame.address, frame.nbytes)
-                if lease is not None:
-                    lease.hold()
-                    leases.append(lease)
-                    offset = frame.address - lease.address
-                    apart[number] = _word(lease, offset, frame.nbytes)
+    for number, frame in enumerate(frames, 1):
+        if frame.address and frame.nbytes and not frame.address % ALIGNMENT:
+            lease = wiring.pool.find(frame.address, frame.nbytes)
+            if lease is not None:
+                lease.hold()
+                leases.append(lease)
+                offset = frame.address - lease.address
+                apart[number] = _word(lease, offset, frame.nbytes)
     return apart, leases
 
 
@@ -80,14 +80,22 @@ def _word(lease: Lease, offset: int, nbytes: int) -> PlaceWord:
 
 
 def _joined(header: bytes, frames: list[Frame], offsets: list[int], total: int) -> bytes:
+    """Small frames in one piece, laid out as they would lie in a slot."""
     if not frames:
         return header
-    out = bytearray(total)
-    out[: len(header)] = header
-    view = memoryview(out)
+    parts: list[bytes | bytearray] = [header]
+    end = len(header)
     for frame, offset in zip(frames, offsets[1:], strict=True):
-        frame.copy_into(view[offset : offset + frame.nbytes])
-    return bytes(out)
+        parts.append(_ZEROS[: offset - end])
+        if frame.address:
+            parts.append(ctypes.string_at(frame.address, frame.nbytes))
+        else:
+            data = bytearray(frame.nbytes)
+            frame.copy_into(memoryview(data))
+            parts.append(data)
+        end = offset + frame.nbytes
+    parts.append(_ZEROS[: total - end])
+    return b"".join(parts)
 
 
 def _fill_at_once(lease: Lease, frames: list[Frame], offsets: list[int], total: int) -> bool:

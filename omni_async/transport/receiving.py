@@ -75,6 +75,7 @@ class Receiving:
             link = self._link(where, metadata)
         if len(drops):
             drops.drain()  # their words travel with the Want
+        link.poll()
         if limit == 0.0:
             await self._ask_once(link, where)
             limit = ASK_SECONDS

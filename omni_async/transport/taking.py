@@ -13,7 +13,7 @@ import numpy as np
 from .._aio.copying import INLINE_COPY
 from ..codec import decode
 from ..errors import PeerLost, ProtocolError
-from ..model import ALIGNMENT, TransferKey, Verb, packed
+from ..model import ALIGNMENT, TransferKey, Verb, aligned, packed
 from ..pool import Hold, ManagedBuffer
 from ..rendezvous.messages import Offer
 from .delivery import Delivery
@@ -106,7 +106,7 @@ def checked_offer(offer: Offer) -> list[int]:
 
 
 def _mapped(link: Link, op: int, offer: Offer) -> list[Array]:
-    held = Held(link, op, len(offer.places))
+    held = Held(link, op, len(offer.places), offer.nbytes)
     arrays = []
     for place in offer.places:
         region = link.known.get(place.region)
@@ -145,12 +145,33 @@ def _frames(offer: Offer, offsets: list[int], places: list[Array]) -> list[Array
 
 
 def aligned_copy(data: Array) -> Array:
-    """Private writable memory with the same bytes, on a 64-byte boundary."""
-    spare = np.empty(len(data) + ALIGNMENT, np.uint8)
-    skip = -spare.ctypes.data % ALIGNMENT
-    out = spare[skip : skip + len(data)]
+    """Writable memory with the same bytes, on a 64-byte boundary."""
+    out = _room(len(data))
     out[:] = data
     return out
+
+
+def _room(nbytes: int) -> Array:
+    """Aligned private memory. Small pieces share a block, which lives as long as any of them."""
+    global _block, _block_end
+    if nbytes > _BLOCK // 4:
+        return _aligned(nbytes)
+    start, end = _block_end, _block_end + aligned(nbytes)
+    if end > len(_block):
+        _block, start, end = _aligned(_BLOCK), 0, aligned(nbytes)
+    _block_end = end
+    return _block[start : start + nbytes]
+
+
+def _aligned(nbytes: int) -> Array:
+    spare = np.empty(nbytes + ALIGNMENT, np.uint8)
+    skip = -int(spare.__array_interface__["data"][0]) % ALIGNMENT
+    return spare[skip : skip + nbytes]
+
+
+_BLOCK = 64 << 10
+_block = _aligned(0)
+_block_end = 0
 
 
 def _raw(offer: Offer, frames: list[Array], places: list[Array], copying: bool) -> ManagedBuffer:
