@@ -377,7 +377,7 @@ class World:
 
     def _run_receiver(self, process: Process) -> None:
         core = process.core
-        words, core.outbox = core.outbox, []
+        words = core.words()
         if process.line is not None and not process.leaving:
             process.line.up += words
         events, core.events = core.events, []
