@@ -149,6 +149,10 @@ class Directory:
         self._refs[ref] = entry
         self._ahead += 1
 
+    def lent(self) -> list[Ref]:
+        """Offers made ahead that were not used."""
+        return [ref for ref, entry in self._refs.items() if entry.ahead == ref]
+
     def taken(self, ref: Ref) -> Entry | None:
         """The entry of an operation; what was offered ahead becomes a claim by being used."""
         entry = self._refs.get(ref)

@@ -271,11 +271,12 @@ class Receiver:
         """Keep it for the next get, or answer one that waits already."""
         offer = ahead.offer
         wire = offer.op
-        if wire >= self._newest_ahead or wire in self._recalled:  # it came twice, or too late
-            self.ignored += 1
-            if wire not in self._by_wire:
-                self._refuse(wire)
+        if wire in self._recalled:
             self._recalled.discard(wire)
+            self._refuse(wire)
+            return
+        if wire >= self._newest_ahead:  # it came twice: the first one is kept, used or answered
+            self.ignored += 1
             return
         self._newest_ahead = wire
         key = TransferKey(ahead.from_stage, ahead.to_stage, ahead.key)

@@ -75,7 +75,6 @@ class Sender:
     def parked(self) -> int:
         return len(self._parked_key)
 
-
     def put(
         self, key: TransferKey, payload: Payload, owner: str, consumers: int, now: float
     ) -> None:
@@ -148,6 +147,8 @@ class Sender:
                 self._unpark(ref)
             elif ref in self._writing:
                 self._abandoned.add(ref)
+            elif self.directory.entry_of(ref) is None:
+                continue  # answered while another one of this peer ended
             elif proven:
                 self._finish(ref)
             else:
@@ -179,11 +180,19 @@ class Sender:
             self._recall(entry)
         return len(gone)
 
-    def close(self) -> int:
-        """Drop everything that is on offer; returns how many payloads nobody had fetched."""
+    def close(self, *, lent_is_free: bool) -> int:
+        """Drop everything that is on offer; returns how many payloads nobody had fetched.
+
+        Args:
+            lent_is_free: an offer made ahead and not used is no operation on this side's memory. So it
+                is for engines that read nothing here unless told to, or from mappings of their own.
+        """
         entries = list(self.directory.entries())
         for entry in entries:
             self.directory.unlist(entry, EntryState.DROPPED)
+        if lent_is_free:
+            for ref in self.directory.lent():
+                self._finish(ref)
         return len(entries)
 
     def _want(self, peer: int, want: Want) -> None:

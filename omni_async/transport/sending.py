@@ -337,7 +337,7 @@ class Sending:
                 timer.cancel()
         for watch in self._watches.values():
             watch.close()
-        count = self.core.close()
+        count = self.core.close(lent_is_free=self._wiring.engine.verb is not Verb.READ)
         self.pump()
         self._listener.close()
         for channel in list(self._channels.values()):
