@@ -180,7 +180,7 @@ class Sender:
             self._recall(entry)
         return len(gone)
 
-    def close(self, *, lent_is_free: bool) -> int:
+    def close(self, *, lent_is_free: bool = False) -> int:
         """Drop everything that is on offer; returns how many payloads nobody had fetched.
 
         Args:

@@ -34,6 +34,8 @@ _log = get_logger("omni_async.transport")
 
 register_buffer(ManagedBuffer)
 
+SEGMENT = 64 << 20
+"""Bytes an engine registers at a time."""
 SETTLE_SECONDS = 5.0
 """How long closing waits for engine operations that cannot be recalled."""
 
@@ -64,7 +66,10 @@ class DirectTransport(Transport):
         limit = checked_limit(options.memory_pool_size)
         pool = Pool(
             limit=limit,
-            segment_nbytes=limit,  # one segment: its pages come only when they are touched
+            # Mapped memory is one segment, whose pages come only when they are touched. An engine that
+            # moves bytes pins what it registers: small segments, and no page behind its back.
+            segment_nbytes=limit if engine.verb is Verb.MAP else SEGMENT,
+            discard=engine.verb is Verb.MAP,
             source=backend.memory(options, self.role),
             register=register,
             unregister=engine.unregister,

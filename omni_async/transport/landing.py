@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ProtocolError
-from ..model import Move, Verb
+from ..model import Move, Verb, packed
 from ..pool import Hold, Lease
 from ..rendezvous.messages import Offer, PlaceWord
 from .link import Link
@@ -30,32 +30,31 @@ async def land(
     Cancellation: safe; slots under an operation stay quarantined until it has ended.
     """
     wiring = link.wiring
-    leases: list[Lease] = []
-    try:
-        for place in offer.places:
-            leases.append(await wiring.pool.lease(place.nbytes, deadline=deadline))
-    except BaseException:
-        for lease in leases:
-            lease.drop()
-        raise
-    link.land(op, leases)
+    # One slot for all places: two gets that each had one of two slots would wait for each other.
+    offsets, total = packed([place.nbytes for place in offer.places])
+    lease = await wiring.pool.lease(total, deadline=deadline)
+    link.land(op, lease)
     if wiring.engine.verb is Verb.WRITE:
-        answer = _pull(link, op, leases, offer)
+        answer = _pull(link, op, lease, offsets, offer)
     else:
-        answer = link.read(op, _moves(link, leases, offer))
+        answer = link.read(op, _moves(link, lease, offsets, offer))
     await wait(answer)
     link.landed(op)
+    slot = np.asarray(Hold(lease.address, total, lease.drop, wiring.drops, lease.keep))
     return [
-        np.asarray(Hold(lease.address, place.nbytes, lease.drop, wiring.drops, lease.keep))
-        for lease, place in zip(leases, offer.places, strict=True)
+        slot[offset : offset + place.nbytes]
+        for offset, place in zip(offsets, offer.places, strict=True)
     ]
 
 
-def _pull(link: Link, op: int, leases: list[Lease], offer: Offer) -> asyncio.Future[Any]:
+def _pull(
+    link: Link, op: int, lease: Lease, offsets: list[int], offer: Offer
+) -> asyncio.Future[Any]:
     """Tell the sender where to write; the answer is TRANS_DONE or TRANS_ERROR."""
+    region = lease.segment.region.id
     places = [
-        PlaceWord(lease.segment.region.id, lease.offset, place.nbytes, lease.generation)
-        for lease, place in zip(leases, offer.places, strict=True)
+        PlaceWord(region, lease.offset + offset, place.nbytes, lease.generation)
+        for offset, place in zip(offsets, offer.places, strict=True)
     ]
     answer = link.expect(op)
     link.core.pull(op, places)
@@ -63,11 +62,12 @@ def _pull(link: Link, op: int, leases: list[Lease], offer: Offer) -> asyncio.Fut
     return answer
 
 
-def _moves(link: Link, leases: list[Lease], offer: Offer) -> list[Move]:
+def _moves(link: Link, lease: Lease, offsets: list[int], offer: Offer) -> list[Move]:
+    """What to read, from where, once the sender's numbers have been checked."""
     moves = []
-    for lease, place in zip(leases, offer.places, strict=True):
+    for offset, place in zip(offsets, offer.places, strict=True):
         region = link.known.get(place.region)
         if region is None or place.offset < 0 or place.offset + place.nbytes > region.nbytes:
             raise ProtocolError(f"an offer names {place}, which is in no region that was announced")
-        moves.append(Move(lease.address, place.region, place.offset, place.nbytes))
+        moves.append(Move(lease.address + offset, place.region, place.offset, place.nbytes))
     return moves

@@ -80,7 +80,7 @@ class Link:
         self.known: dict[int, RemoteRegion] = {}
         self.lifeline = Lifeline()
         self._channel: Channel | None = None
-        self._landing: dict[int, list[Lease]] = {}
+        self._landing: dict[int, Lease] = {}
         self._reading: dict[int, bool] = {}
         """Reads under way, and whether their callers still want them."""
         self.reads: set[asyncio.Task[None]] = set()
@@ -242,16 +242,14 @@ class Link:
         """The next answer to this operation."""
         return self._completions.create(op)
 
-    def land(self, op: int, leases: list[Lease]) -> None:
-        """These slots belong to the operation's engine until it has ended."""
-        for lease in leases:
-            lease.pin()
-        self._landing[op] = leases
+    def land(self, op: int, lease: Lease) -> None:
+        """This slot belongs to the operation's engine until it has ended."""
+        lease.pin()
+        self._landing[op] = lease
 
     def landed(self, op: int) -> None:
-        """The engine's operation has ended well: the slots are the caller's."""
-        for lease in self._landing.pop(op, ()):
-            lease.unpin()
+        """The engine's operation has ended well: the slot is the caller's."""
+        self._landing.pop(op).unpin()
 
     def read(self, op: int, moves: list[Move]) -> asyncio.Future[Any]:
         """Begin to read from the sender's slots. The read itself is never cancelled."""
@@ -276,11 +274,13 @@ class Link:
             self.give_up(op)
 
     def _quarantine(self, op: int) -> None:
-        for lease in self._landing.get(op, ()):
+        lease = self._landing.get(op)
+        if lease is not None:
             lease.quarantine()
 
     def _free_landing(self, op: int) -> None:
-        for lease in self._landing.pop(op, ()):
+        lease = self._landing.pop(op, None)
+        if lease is not None:
             lease.unpin()
             lease.drop()
 
