@@ -56,8 +56,9 @@ def describe(dtype: np.dtype[Any]) -> Any:
     if dtype.fields is None:
         return dtype.str[0] + dtype.char if dtype.char in _TWINS else dtype.str
     fields = []
+    layout: Any = dtype.fields
     for name in dtype.names or ():
-        field, offset, *title = dtype.fields[name]
+        field, offset, *title = layout[name]
         if title and type(title[0]) is not str:
             raise UnsendableError(f"a numpy dtype with the title {title[0]!r} cannot be sent")
         fields.append([name, title[0] if title else None, offset, describe(field)])

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import DecodeError
+from ..errors import DecodeError, UsageError
 from . import arrays, containers, images, registered, scalars, tensors
 from .reader import Buffer, Read, Reader
 from .wire import unseal
@@ -59,10 +59,13 @@ def decode(
     Raises:
         DecodeError: header and buffers are not a payload, are damaged or of another version, or hold
             something that is not known here.
+        UsageError: ``device`` cannot take a tensor.
     """
     reader = Reader(_READERS, buffers, copy, writable, device)
     try:
         value = reader.value(unseal(header))
+    except UsageError:  # a ValueError, but not the payload's fault
+        raise
     except RecursionError:
         raise DecodeError("the payload is nested too deeply") from None
     except _MALFORMED as error:

@@ -31,4 +31,4 @@ LONG_TEXT: Final = 64 << 10
 """Characters from which a text found by that search becomes a frame."""
 
 DIMENSION_LIMIT: Final = 64
-"""Dimensions of an array or tensor: numpy's own limit."""
+"""Dimensions of an array or tensor: numpy's own limit (32 at a receiver with numpy 1)."""

@@ -176,9 +176,7 @@ def _others(value: Any, known: frozenset[str]) -> dict[str, Any]:
     return {_OTHERS: others} if others else {}
 
 
-def _checked(
-    cls: type, names: frozenset[str], parts: Any
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _checked(cls: type, names: frozenset[str], parts: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields, which are exactly ``names``, and the other attributes."""
     fields = dict(_exact(parts, dict))
     others = _exact(fields.pop(_OTHERS, {}), dict)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import DecodeError
+from ..errors import DecodeError, UsageError
 from .frames import DeviceFrame, Frame, RawBuffer, TensorFrame, array_frame
 from .limits import DIMENSION_LIMIT
 from .wire import BUFFER, Ext, Tag
@@ -259,8 +259,15 @@ def _tensor_over(reader: Reader, buffer: Buffer, shape: Any, carrier: Any, dtype
     if dtype is not None:
         tensor = tensor.view(dtype)
     if reader.device is not None:
-        return tensor.to(reader.device, copy=reader.copy)
+        return _moved(tensor, reader)
     return tensor.clone() if reader.copy else tensor
+
+
+def _moved(tensor: Any, reader: Reader) -> Any:
+    try:
+        return tensor.to(reader.device, copy=reader.copy)
+    except (AssertionError, RuntimeError, TypeError) as error:  # torch says it in all three ways
+        raise UsageError(f"device {reader.device!r} cannot take a tensor: {error}") from error
 
 
 def _read_raw(reader: Reader, data: memoryview) -> Any:

@@ -5,7 +5,8 @@ Never: knows what a tag means.
 
 A header is ``magic "OA", u16 version, u32 CRC-32 of the body, body``, little-endian, and the body
 one MessagePack value. The checksum is there because a flipped bit inside a text or a shape would
-otherwise decode to another value; it costs a quarter of a microsecond per kilobyte.
+otherwise decode to another value; it costs a quarter of a microsecond per kilobyte. MessagePack's own
+timestamp, extension -1, is never written; in a forged header it is a datetime like any other.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ PLAIN = frozenset({int, float, bool, str, type(None)})
 """Exact types the encoder writes and the decoder restores as they are."""
 
 _PATH_SHOWN = 200
+_NESTING = frozenset({str, list, tuple, dict})
 _INT_RANGE = range(-(1 << 63), 1 << 64)
 
 _reprs = reprlib.Repr()
@@ -94,10 +95,11 @@ class Writer:
         """A tree as MessagePack; what its integers and UTF-8 cannot hold becomes extensions."""
         try:
             body = encode_tree(tree)
-            if len(body) <= BULK_BYTES:
-                return body
         except (OverflowError, ValueError):
             pass
+        else:
+            if len(body) <= BULK_BYTES or not _holds_long_text(tree):
+                return body
         return encode_tree(self._repaired(tree))
 
     def ext(self, tag: int, tree: Any) -> Any:
@@ -163,6 +165,19 @@ class Writer:
         if _is_utf8(text):
             return text
         return Ext(Tag.SURROGATES, text.encode("utf-8", "surrogatepass"))
+
+
+def _holds_long_text(tree: Any) -> bool:
+    """Whether a text is worth a frame; millions of numbers are passed over at C speed."""
+    kind = type(tree)
+    if kind is str:
+        return len(tree) > LONG_TEXT
+    parts = tree.values() if kind is dict else tree
+    return (
+        kind in _NESTING
+        and not _NESTING.isdisjoint(map(type, parts))
+        and any(_holds_long_text(part) for part in parts if type(part) in _NESTING)
+    )
 
 
 def _is_native_key(key: Any) -> bool:

@@ -35,7 +35,7 @@ def land(encoded: Encoded) -> list[Buffer]:
     buffers = []
     for frame, offset in zip(encoded.frames, offsets, strict=True):
         buffer = memory[offset : offset + frame.nbytes]
-        frame.copy_into(memoryview(buffer))
+        frame.copy_into(buffer.data)
         buffers.append(buffer)
     return buffers
 
@@ -100,8 +100,7 @@ def same(one: Any, other: Any) -> None:
         for item, other_item in zip(one, other, strict=True):
             same(item, other_item)
     elif type(one) in (set, frozenset):
-        key = _order
-        same(sorted(one, key=key), sorted(other, key=key))
+        same(sorted(one, key=_order), sorted(other, key=_order))
     elif isinstance(one, slice):
         same((one.start, one.stop, one.step), (other.start, other.stop, other.step))
     else:
@@ -109,8 +108,14 @@ def same(one: Any, other: Any) -> None:
         assert repr(one) == repr(other)
 
 
-def _order(element: Any) -> tuple[str, str]:
-    return type(element).__name__, repr(element)
+def _order(element: Any) -> str:
+    """The same text for the same element, whatever the order inside of it."""
+    if isinstance(element, (tuple, frozenset)):
+        inner = list(map(_order, element))
+        if isinstance(element, frozenset):
+            inner.sort()
+        return f"{type(element).__name__}({', '.join(inner)})"
+    return f"{type(element).__name__} {element!r}"
 
 
 def _same_tensor(one: Any, other: Any) -> None:
@@ -124,7 +129,8 @@ def _same_tensor(one: Any, other: Any) -> None:
         width = one.element_size()
         if not one.is_complex():  # narrow integers have no copy of their own
             one = one.view(getattr(torch, f"int{8 * width}"))
-        assert not (other.is_conj() or other.is_neg())
+        assert not other.is_conj()
+        assert not other.is_neg()
         one_bits = one.contiguous().reshape(-1).view(torch.uint8)
         assert torch.equal(one_bits, other.reshape(-1).view(torch.uint8))
         assert other.data_ptr() % ALIGNMENT == 0

@@ -68,9 +68,9 @@ def test_targets_of_another_length_are_refused(value: Any) -> None:
     (frame,) = encode(value).frames
     for nbytes in {frame.nbytes + 1, max(frame.nbytes - 1, 1), 0} - {frame.nbytes}:
         with pytest.raises(UsageError, match=f"{frame.nbytes} bytes does not fit .* {nbytes}"):
-            frame.copy_into(memoryview(slot(nbytes)))
+            frame.copy_into(slot(nbytes).data)
     target = slot(frame.nbytes)
-    frame.copy_into(memoryview(target))
+    frame.copy_into(target.data)
     frame.copy_into(memoryview(bytearray(frame.nbytes)))
 
 
@@ -79,7 +79,7 @@ def test_copies_do_not_touch_what_lies_beside() -> None:
         memory = slot(9 + 128)
         before = memory.copy()
         (frame,) = encode(value).frames
-        frame.copy_into(memoryview(memory)[64:73])
+        frame.copy_into(memory.data[64:73])
         assert (memory[:64] == before[:64]).all()
         assert (memory[73:] == before[73:]).all()
         assert memory[64:73].tobytes() == bytes(value)
@@ -209,7 +209,7 @@ def test_a_device_copy_waits_for_the_stream_of_the_caller(strided: bool) -> None
     assert runtime.diary == ["stream on cuda:1", "event recorded"]
     runtime.diary.clear()
     target = slot(24)
-    frame.copy_into(memoryview(target))
+    frame.copy_into(target.data)
     assert runtime.diary == [
         "stream on cuda:1", "enter", "wait for event", "synchronised", "leave"
     ]  # fmt: skip
@@ -223,7 +223,7 @@ def test_a_device_without_streams_is_just_copied() -> None:
         frame = device_frame("mps", runtime, tensor)
         assert (type(frame), frame.device) == (DeviceFrame, "mps:1")
         target = slot(96)
-        frame.copy_into(memoryview(target))
+        frame.copy_into(target.data)
         assert torch.equal(torch.from_numpy(target).view(torch.int64), tensor)
         empty = device_frame("mps", runtime, tensor[:0])
         empty.copy_into(memoryview(b""))

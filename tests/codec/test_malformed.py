@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import pickle
 import random
@@ -89,7 +90,9 @@ def test_two_exchanged_bytes() -> None:
 
 def test_other_versions_are_named() -> None:
     for version in (0, VERSION + 1, 0xFFFF):
-        refused(sealed(b"\xc0", version), [], f"format version {version}, this side reads {VERSION}")
+        refused(
+            sealed(b"\xc0", version), [], f"format version {version}, this side reads {VERSION}"
+        )
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
@@ -103,11 +106,14 @@ def test_random_bytes_and_foreign_formats() -> None:
     for nbytes in range(200):
         refused(noise.randbytes(nbytes), [])
         body = noise.randbytes(nbytes)
-        try:
+        with contextlib.suppress(DecodeError):
             decode(sealed(body), [])
-        except DecodeError:
-            pass
-    for foreign in (pickle.dumps(VALUE["codec"]), msgspec.json.encode([1]), encode_tree([1]), b"OA"):
+    for foreign in (
+        pickle.dumps(VALUE["codec"]),
+        msgspec.json.encode([1]),
+        encode_tree([1]),
+        b"OA",
+    ):
         refused(foreign, [])
 
 
@@ -170,19 +176,20 @@ def test_unknown_tags() -> None:
         forged({"x": [Ext(tag, b"\xc0")]}, [], "unknown tag")
 
 
+TREES: list[Any] = [[], [None], [1, 2, 3], {}, {"a": 1}, [[]] * 9, 5.5]
+
+
 def test_known_tags_with_any_other_body() -> None:
     bodies = [b"", b"\0", b"\xc1", b"\xff" * 5, b"\0" * 13, b"\0" * 100, encode_tree("os.system")]
-    bodies += [encode_tree(tree) for tree in ([], [None], [1, 2, 3], {}, {"a": 1}, [[]] * 9, 5.5)]
+    bodies += [encode_tree(tree) for tree in TREES]
     bodies += [encode_tree([0] * count) for count in range(12)]
     for name, tag in vars(Tag).items():
         if not name.isupper():
             continue
         for body in bodies:
             for buffers in ([], [slot(0)], [slot(13)]):
-                try:
+                with contextlib.suppress(DecodeError):
                     decode(sealed(encode_tree(Ext(tag, body))), buffers)
-                except DecodeError:
-                    pass
 
 
 @pytest.mark.parametrize(
@@ -284,7 +291,14 @@ def test_forged_tensors() -> None:
     forged(Ext(Tag.TENSOR, struct.pack("<IB2Q", 0, float32, 0, 1 << 63)), [slot(0)])
     for body in (b"", b"\xff", b"\xc8", b"\0\0"):
         forged(Ext(Tag.TORCH_DTYPE, body))
-    for parts in (("cuda", -1), ("cuda", 300), ("cuda", 1 << 40), ("os", None), ("cuda:1", 2), (5, None)):
+    for parts in (
+        ("cuda", -1),
+        ("cuda", 300),
+        ("cuda", 1 << 40),
+        ("os", None),
+        ("cuda:1", 2),
+        (5, None),
+    ):
         forged(ext(Tag.TORCH_DEVICE, *parts))
     for items in (["a"], [1.5], [None]):
         forged(ext(Tag.TORCH_SIZE, *items))
