@@ -58,7 +58,7 @@ class Recorder:
     def queue(self, kind: str) -> asyncio.Queue[Any]:
         return self._queues.setdefault(kind, asyncio.Queue())
 
-    async def next(self, kind: str, timeout: float = 10.0) -> Any:
+    async def next(self, kind: str, timeout: float = 30.0) -> Any:
         return await asyncio.wait_for(self.queue(kind).get(), timeout)
 
     def _note(self, kind: str, what: Any) -> None:

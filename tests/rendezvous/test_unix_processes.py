@@ -18,6 +18,7 @@ from omni_async.errors import ProtocolError
 from omni_async.model import Endpoint
 from omni_async.rendezvous.messages import Done
 from omni_async.rendezvous.unix_channel import UnixChannels
+from tests.rendezvous import agent
 from tests.rendezvous.lines import Recorder, hello, regions, want
 
 
@@ -51,27 +52,27 @@ class Agents:
         options.setdefault("loop", kind)
         arguments = [f"{name}={value}" for name, value in options.items()]
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "tests.rendezvous.agent", self.namespace, *arguments),
+            *(sys.executable, agent.__file__, self.namespace, *arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
-        agent = Agent(process)
-        self.started.append(agent)
-        return agent
+        started = Agent(process)
+        self.started.append(started)
+        return started
 
     async def ready(self, **options: str) -> Agent:
-        agent = await self.spawn(**options)
-        assert await agent.line() == "ready"
-        return agent
+        started = await self.spawn(**options)
+        assert await started.line() == "ready"
+        return started
 
 
 @pytest.fixture
 async def agents(namespace: str) -> AsyncIterator[Agents]:
     house = Agents(namespace)
     yield house
-    for agent in house.started:
-        await agent.end()
+    for one in house.started:
+        await one.end()
 
 
 class Client:
@@ -113,13 +114,13 @@ async def test_killed_peer_is_known_at_once_and_its_successor_is_found(
 
 async def test_stopped_peer_is_silent_not_dead(agents: Agents, namespace: str) -> None:
     client = Client(namespace, silent_after=0.4, peer_timeout=1.2)
-    agent = await agents.ready()
+    peer = await agents.ready()
     await client.handler.next("opened")
-    agent.process.send_signal(signal.SIGSTOP)
+    peer.process.send_signal(signal.SIGSTOP)
     client.order("echo")
     assert 0.4 <= await client.handler.next("silent") < 1.2 <= await client.handler.next("silent")
     assert client.handler.queue("ended").empty()
-    agent.process.send_signal(signal.SIGCONT)
+    peer.process.send_signal(signal.SIGCONT)
     assert await client.handler.next("received") == Done(1)
     client.close()
 
@@ -165,12 +166,12 @@ async def test_another_wire_version(agents: Agents, namespace: str) -> None:
 async def test_forked_child_does_not_hold_the_line(agents: Agents, namespace: str) -> None:
     """A worker that the peer forked outlives it; neither line nor name outlive it."""
     client = Client(namespace)
-    agent = await agents.ready()
+    peer = await agents.ready()
     await client.handler.next("opened")
     client.order("fork")
     assert await client.handler.next("received") == Done(1)
     began = time.monotonic()
-    agent.process.kill()
+    peer.process.kill()
     await client.handler.next("ended")
     assert time.monotonic() - began < 0.5
     client.close()
@@ -185,8 +186,8 @@ async def test_starters_at_once_over_a_stale_socket(agents: Agents, namespace: s
         with socket.socket(socket.AF_UNIX) as stale:
             stale.bind(path.removeprefix("unix:"))
         started = [await agents.spawn(socket_dir=folder) for _ in range(4)]
-        words = sorted([await agent.line() for agent in started])
+        words = sorted([await one.line() for one in started])
         assert words == ["UsageError", "UsageError", "UsageError", "ready"]
-        for agent in started:
-            await agent.end(0)
+        for one in started:
+            await one.end(0)
         assert os.listdir(folder) == []
