@@ -6,6 +6,7 @@ Never: calls two things equal that a user could tell apart (1 and True, NaN payl
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import struct
 import sys
@@ -53,6 +54,8 @@ def _comparison(want: Any) -> Callable[[Any, Any, str], str | None]:
         return _sequences
     if type(want).__module__.startswith("PIL."):
         return _images
+    if _fields(want) is not None:
+        return _records
     return _plain
 
 
@@ -62,6 +65,25 @@ def _name(value: Any) -> str:
 
 def _plain(got: Any, want: Any, path: str) -> str | None:
     return None if got == want else f"{path}: {want!r:.200} arrived as {got!r:.200}"
+
+
+def _fields(value: Any) -> list[str] | None:
+    """Names of the fields of a dataclass, a struct or a model."""
+    if dataclasses.is_dataclass(value):
+        return [field.name for field in dataclasses.fields(value)]
+    for attribute in ("__struct_fields__", "model_fields"):
+        names = getattr(type(value), attribute, None)
+        if names is not None:
+            return list(names)
+    return None
+
+
+def _records(got: Any, want: Any, path: str) -> str | None:
+    for name in _fields(want) or []:
+        found = difference(getattr(got, name), getattr(want, name), f"{path}.{name}")
+        if found:
+            return found
+    return None
 
 
 def _floats(got: float, want: float, path: str) -> str | None:
@@ -130,10 +152,11 @@ def _tensors(got: Any, want: Any, path: str, torch: Any) -> str | None:
 
 
 def _tensor_bytes(tensor: Any, torch: Any) -> bytes:
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().reshape(-1)
     if not plain.numel():
         return b""
-    raw: bytes = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+    packed = torch.empty(plain.shape, dtype=plain.dtype).copy_(plain)  # strides of its own
+    raw: bytes = packed.view(torch.uint8).numpy().tobytes()
     return raw
 
 

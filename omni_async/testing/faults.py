@@ -110,7 +110,7 @@ class _Stepped(Awaitable[T]):
             count += 1
             try:
                 value = yield waited
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - it goes into the coroutine
                 step = _thrower(self._coroutine, error)
             else:
                 step = _sender(self._coroutine, value)

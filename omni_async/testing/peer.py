@@ -22,7 +22,7 @@ import msgspec
 from ..errors import OmniAsyncError
 from ..registry import register_backend
 from ..transport import open_transport
-from .leaks import Trace, left, traces
+from .leaks import Trace, freeze_old_objects, left, traces
 from .orders import Answer, ErrorWord, Order, Unpacker, error_word, pack
 from .recipes import Recipe
 from .sides import METHODS, LocalSide
@@ -89,6 +89,7 @@ class Peer:
 
     async def do_watch(self) -> None:
         """From now on nothing is to be left behind."""
+        freeze_old_objects()
         self._before = traces()
 
     async def do_leaks(self, grace: float) -> list[str]:

@@ -28,7 +28,7 @@ class PeerProcess:
     def __init__(self, loop: str = "asyncio") -> None:
         """Start it; ``loop`` is ``asyncio`` or ``uvloop``."""
         ours, theirs = socket.socketpair()
-        self._stderr = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         command = [sys.executable, "-m", "omni_async.testing.peer", str(theirs.fileno()), loop]
         self._process = subprocess.Popen(
             command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stderr=self._stderr

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-import gc
 import io
 import itertools
 import os
@@ -19,7 +18,7 @@ from typing import Any, Literal
 
 from ..model import Health, Role
 from ..transport import open_transport
-from .leaks import LeakError, no_leaks, quiet
+from .leaks import LeakError, freeze_old_objects, no_leaks, quiet
 from .peer import new_loop, register
 from .processes import PeerProcess
 from .sides import LocalSide, RemoteSide, Side
@@ -40,9 +39,6 @@ class Crew:
 
     def __init__(self) -> None:
         self._peers: dict[str, PeerProcess] = {}
-        # What was there before any test is not looked at again: makes every collection cheap.
-        gc.collect()
-        gc.freeze()
 
     def peer(self, kind: str) -> PeerProcess:
         """A living process whose transports run on that kind of loop."""
@@ -57,7 +53,6 @@ class Crew:
         for peer in self._peers.values():
             peer.close()
         self._peers.clear()
-        gc.unfreeze()
 
 
 class Rig:
@@ -124,6 +119,7 @@ class Rig:
 
     def run(self, test: Coroutine[Any, Any, None], limit: float) -> None:
         """Run a test to its verdict in at most ``limit`` seconds."""
+        freeze_old_objects()
         loop = new_loop(self.loop_kind)
         loop.set_exception_handler(self._remember)
         try:
@@ -146,8 +142,10 @@ class Rig:
             async with no_leaks(folders=self._folders, mark=self.namespace):
                 try:
                     await _limited(test, limit)
-                finally:
-                    await self._close()
+                except BaseException:
+                    await self._close(checked=False)
+                    raise
+                await self._close(checked=True)
             if self._peer is not None and self._peer.alive:
                 leaks = await self._peer.call("leaks", grace=2.0)
                 assert not leaks, f"left behind in the other process: {'; '.join(leaks)}"
@@ -176,19 +174,20 @@ class Rig:
         self._sides.append((side, role))
         return side
 
-    async def _close(self) -> None:
-        """Close receivers first, then senders, and see that their leases are back."""
-        for role in ("receiver", "sender"):
-            for side, own_role in self._sides:
-                if own_role == role and not self._lost(side):
-                    await side.close()
-        sides, self._sides = self._sides, []
+    async def _close(self, *, checked: bool) -> None:
+        """Drop what is kept, see that nothing moves, and close: receivers first."""
+        sides = [(side, role) for side, role in self._sides if not self._lost(side)]
+        self._sides = []
         for side, _ in sides:
-            if self._lost(side):
-                continue
-            if isinstance(side, LocalSide):
-                side.keep_nothing()
-            await settle(side)
+            await side.keep_nothing()
+        for side, _ in sides:
+            if checked and (await side.health()).status != "closed":
+                await settle(side, pool_used=None)  # what nobody has fetched may be left
+        for turn in ("receiver", "sender"):
+            for side, role in sides:
+                if role == turn:
+                    await side.close()
+        for side, _ in sides:
             if isinstance(side, RemoteSide):
                 await self.peer.call("drop", name=side.name)
 

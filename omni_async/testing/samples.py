@@ -231,7 +231,7 @@ def layouts() -> Values:
         "expanded": torch.arange(3).view(3, 1).expand(3, 5),
         "strided": base[:, ::2, 1::2],
         "offset": base[1],
-        "channels last": torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "channels last": torch.arange(120.0).view(2, 3, 4, 5).to(memory_format=torch.channels_last),
         "conj": torch.tensor([1 + 2j, 3 - 4j]).conj(),
         "negative bit": torch.tensor([1 + 2j]).conj().imag,
         "gradient": torch.ones(3, requires_grad=True),

@@ -107,6 +107,10 @@ class Side(abc.ABC):
         """Drop a kept delivery with every view of it."""
 
     @abc.abstractmethod
+    async def keep_nothing(self) -> None:
+        """:meth:`forget` all."""
+
+    @abc.abstractmethod
     async def cleanup(self, request_id: str) -> int:
         """``Transport.cleanup``."""
 
@@ -217,10 +221,6 @@ class LocalSide(Side):
             self._kept[keep] = (delivery, value)
         return Got(delivery.nbytes, wrong, type(value).__name__)
 
-    def keep_nothing(self) -> None:
-        """Drop every kept delivery."""
-        self._kept.clear()
-
     def delivery(self, keep: str) -> Delivery:
         """A kept delivery itself."""
         return self._kept[keep][0]
@@ -238,6 +238,9 @@ class LocalSide(Side):
     async def forget(self, keep: str) -> None:
         del self._kept[keep]
         gc.collect()
+
+    async def keep_nothing(self) -> None:
+        self._kept.clear()
 
     async def cleanup(self, request_id: str) -> int:
         return await self.transport.cleanup(request_id)
@@ -305,6 +308,9 @@ class RemoteSide(Side):
 
     async def forget(self, keep: str) -> None:
         await self._call("forget", None, keep=keep)
+
+    async def keep_nothing(self) -> None:
+        await self._call("keep_nothing", None)
 
     async def cleanup(self, request_id: str) -> int:
         count: int = await self._call("cleanup", int, request_id=request_id)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ...errors import KeyNotFound
+from ...errors import KeyNotFound, PoolExhausted
 from ..faults import CancelAt, Moment
 from ..recipes import literal, pattern, pattern_array
 from ..rig import Rig
@@ -69,31 +69,28 @@ class Cancellation(Conformance):
         tx, rx = await rig.pair(memory_pool_size=1 << 20)
         nbytes = 700_000
 
+        fetching: list[asyncio.Task[None]] = []
+
+        async def fetch(after: float) -> None:
+            await asyncio.sleep(after)
+            assert (await rx.get("first", pattern(nbytes, 2))).wrong is None
+
         async def prepare() -> None:
             await tx.put("first", pattern(nbytes, 2))
             if moment is Moment.READY:  # space comes, and with it the cancellation
-                loop = asyncio.get_running_loop()
-                loop.call_later(0.02, lambda: fetch.append(loop.create_task(first())))
-
-        async def first() -> None:
-            assert (await rx.get("first", pattern(nbytes, 2))).wrong is None
-
-        fetch: list[asyncio.Task[None]] = []
+                fetching.append(asyncio.create_task(fetch(0.02)))
 
         async def check(attempted: CancelAt[Any]) -> None:
-            if moment is Moment.READY:
-                while not fetch:
-                    await asyncio.sleep(0.005)
-                await fetch.pop()
-            else:
-                await first()
+            await (fetching.pop() if fetching else fetch(0))
             outcome = await attempt(rx.get("k", pattern(nbytes, 1), timeout=0))
-            assert isinstance(outcome, KeyNotFound) or outcome.wrong is None
-            assert attempted.cancelled or not isinstance(outcome, KeyNotFound)
+            offered = not attempted.cancelled and attempted.error is None
+            assert outcome.wrong is None if offered else isinstance(outcome, KeyNotFound)
+            assert attempted.error is None or isinstance(attempted.error, PoolExhausted)
             await rig.quiet()
             await _works(tx, rx)
 
-        await _each(moment, lambda: _put(tx, "k", nbytes), check, prepare, needs_end=False)
+        limit = None if moment is Moment.READY else 0.2  # where it is not cancelled, it ends so
+        await _each(moment, lambda: _put(tx, "k", nbytes, limit), check, prepare, errors=True)
 
     @SIZES
     @MOMENTS
@@ -140,20 +137,18 @@ class Cancellation(Conformance):
     @runs(*RECEIVER_HERE)
     async def test_get_that_waits(self, rig: Rig, moment: Moment) -> None:
         tx, rx = await rig.pair()
-        puts: list[asyncio.Task[Any]] = []
+        putting: list[asyncio.Task[None]] = []
+
+        async def put() -> None:
+            await asyncio.sleep(0.02)
+            await tx.put("k", pattern(150_000, 1))
 
         async def prepare() -> None:
-            loop = asyncio.get_running_loop()
-            put = tx.put
-            loop.call_later(
-                0.02, lambda: puts.append(loop.create_task(put("k", pattern(150_000, 1))))
-            )
+            putting.append(asyncio.create_task(put()))
 
         async def check(attempted: CancelAt[Any]) -> None:
             delivery, attempted.result = attempted.result, None
-            while not puts:
-                await asyncio.sleep(0.005)
-            await puts.pop()
+            await putting.pop()
             if attempted.cancelled:
                 assert (await rx.get("k", pattern(150_000, 1), timeout=5)).wrong is None
             else:
@@ -172,7 +167,7 @@ class Cancellation(Conformance):
         async def check(attempted: CancelAt[Any]) -> None:
             await rig.quiet(rx)
 
-        await _each(moment, lambda: _get(rx, "k", timeout=0.1), check, needs_end=False, errors=True)
+        await _each(moment, lambda: _get(rx, "k", timeout=0.1), check, errors=True)
         tx = await rig.sender()
         await _works(tx, rx)
 
@@ -246,7 +241,6 @@ async def _each(
     check: Callable[[CancelAt[Any]], Awaitable[None]],
     prepare: Callable[[], Awaitable[None]] | None = None,
     *,
-    needs_end: bool = True,
     errors: bool = False,
 ) -> None:
     """Cancel at each suspension in turn until the coroutine runs through without meeting it."""
@@ -261,13 +255,11 @@ async def _each(
         if not attempted.reached:
             assert not attempted.cancelled
             return
-        if not needs_end and attempted.cancelled and n > 5:
-            return
 
 
-async def _put(tx: Side, key: str, nbytes: int) -> None:
+async def _put(tx: Side, key: str, nbytes: int, limit: float | None = 30.0) -> None:
     assert isinstance(tx, LocalSide)
-    await tx.transport.put("0", "1", key, pattern_array(nbytes, 1))
+    await tx.transport.put("0", "1", key, pattern_array(nbytes, 1), timeout=limit)
 
 
 async def _get(rx: Side, key: str, **options: Any) -> Any:

@@ -46,7 +46,7 @@ class Threads(Conformance):
                 pid = os.fork()
             if not pid:
                 _child(calls, delivery)
-            _, status = os.waitpid(pid, 0)
+            _, status = os.waitpid(pid, 0)  # noqa: ASYNC222 - it needs nothing of this loop
             assert os.waitstatus_to_exitcode(status) == 0
             del delivery
             assert (await rx.get("0", "1", "k")).value == bytearray(100_000)

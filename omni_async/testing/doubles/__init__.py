@@ -1,0 +1,1 @@
+"""Stand-ins for things a test machine does not have. Each says what it cannot show."""

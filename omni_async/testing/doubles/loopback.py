@@ -1,0 +1,321 @@
+"""Stands for an RDMA engine between two processes of one host; shows nothing of a network or a NIC.
+
+In: addresses and lengths. Out: bytes really moved, by ``process_vm_writev`` and ``process_vm_readv``
+between processes and by ``memmove`` within one; or the fault that was ordered.
+Never: touches memory outside a region that was registered, here or at the peer.
+
+It cannot show: completion order of a real queue, memory that a device writes behind the kernel's
+back, or speed. A kernel with Yama lets only descendants of a process do this, so each engine allows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from ...abc import Channels, DirectBackend, Engine, MemorySource, Options, RemoteRegion
+from ...errors import EngineFault
+from ...model import Capabilities, Move, Region, Role, Verb
+from ...pool.memory import AnonymousMemory, MemfdMemory, map_fd
+from ...rendezvous.unix_channel import UnixChannels
+
+PIECE = 256 << 10
+"""Bytes moved in one turn of the event loop."""
+
+_PR_SET_PTRACER = 0x59616D61
+_ANY = ctypes.c_ulong(-1)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+for _call in (_libc.process_vm_readv, _libc.process_vm_writev):
+    _call.restype = ctypes.c_ssize_t
+
+
+class _IoVec(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("nbytes", ctypes.c_size_t))
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """What is to happen to one operation."""
+
+    kind: str
+    """``slow``, ``stuck`` (until :meth:`Faults.release`), ``failing`` or ``out_of_bounds``."""
+    seconds: float = 0.0
+    landed: float = 0.0
+    """Part of the bytes that is moved before: a stuck operation moves the rest when released, which
+    makes it the late write that lands after everybody has given up."""
+    status: int = -1
+
+
+class Faults:
+    """Orders for the operations of this process, first come first served."""
+
+    def __init__(self) -> None:
+        self._orders: deque[Fault] = deque()
+        self._released: list[asyncio.Event] = []
+        self.under_way = 0
+        """Operations that have begun and not ended."""
+        self.stuck = 0
+
+    def order(self, *faults: Fault) -> None:
+        """The next operations of this process suffer these."""
+        self._orders.extend(faults)
+
+    def release(self) -> None:
+        """Let all stuck operations go on to their end."""
+        for event in self._released:
+            event.set()
+        self._released.clear()
+
+    def clear(self) -> None:
+        """Forget orders; release what is stuck."""
+        self._orders.clear()
+        self.release()
+
+    def next(self) -> Fault | None:
+        return self._orders.popleft() if self._orders else None
+
+    async def wait(self) -> None:
+        """Be stuck until released."""
+        event = asyncio.Event()
+        self._released.append(event)
+        self.stuck += 1
+        try:
+            await event.wait()
+        finally:
+            self.stuck -= 1
+
+
+FAULTS = Faults()
+"""Those of this process."""
+
+
+async def order(**fault: Any) -> None:
+    """:meth:`Faults.order`, to be used in a peer process."""
+    FAULTS.order(Fault(**fault))
+
+
+async def release() -> None:
+    """:meth:`Faults.clear`, to be used in a peer process."""
+    FAULTS.clear()
+
+
+async def stuck() -> int:
+    """How many operations are stuck here, to be used in a peer process."""
+    return FAULTS.stuck
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """A region's descriptor: whose memory it is."""
+
+    pid: int
+    engine: int
+
+
+class LoopbackEngine(Engine):
+    """One engine of one transport."""
+
+    recall = False
+    revoke = False
+    _numbers: ClassVar[itertools.count[int]] = itertools.count(1)
+    _here: ClassVar[dict[tuple[int, int], Region]] = {}
+    """Regions of this process by engine and id: what may be touched."""
+
+    def __init__(self, verb: Verb) -> None:
+        self.verb = verb
+        self._number = next(self._numbers)
+        self._ids = itertools.count(1)
+        self._own: dict[int, Region] = {}
+        _libc.prctl(_PR_SET_PTRACER, _ANY, 0, 0, 0)
+
+    def register(self, address: int, nbytes: int, *, fd: int = -1) -> Region:
+        descriptor = msgspec.msgpack.encode(Peer(os.getpid(), self._number))
+        shown = fd if self.verb is Verb.MAP else -1
+        region = Region(next(self._ids), address, nbytes, descriptor, shown)
+        self._own[region.id] = region
+        self._here[self._number, region.id] = region
+        return region
+
+    def unregister(self, region: Region) -> None:
+        self._own.pop(region.id, None)
+        self._here.pop((self._number, region.id), None)
+
+    def attach(self, peer: str, region: Region) -> RemoteRegion:
+        if self.verb is Verb.MAP:
+            block = map_fd(region.fd, region.nbytes)
+            return RemoteRegion(region.id, region.nbytes, block.address, block)
+        if region.fd >= 0:
+            os.close(region.fd)
+        whose = msgspec.msgpack.decode(region.descriptor, type=Peer)
+        return RemoteRegion(region.id, region.nbytes, 0, (whose, region))
+
+    def detach(self, remote: RemoteRegion) -> None:
+        if self.verb is Verb.MAP:
+            remote.handle.close()
+
+    async def write(
+        self, peer: str, moves: Sequence[Move], regions: dict[int, RemoteRegion]
+    ) -> None:
+        await self._move(moves, regions, _write_here, _libc.process_vm_writev)
+
+    async def read(
+        self, peer: str, moves: Sequence[Move], regions: dict[int, RemoteRegion]
+    ) -> None:
+        await self._move(moves, regions, _read_here, _libc.process_vm_readv)
+
+    def close(self) -> None:
+        for region in list(self._own.values()):
+            self.unregister(region)
+
+    async def _move(
+        self,
+        moves: Sequence[Move],
+        regions: dict[int, RemoteRegion],
+        here: Callable[[int, int, int], object],
+        there: Callable[..., int],
+    ) -> None:
+        fault = FAULTS.next()
+        if fault is not None and fault.kind == "out_of_bounds":
+            moves = [move._replace(offset=move.offset + (1 << 40)) for move in moves]
+        for move in moves:
+            self._check(move, regions)
+        pieces = list(_pieces(moves))
+        FAULTS.under_way += 1
+        try:
+            at = _place_of(fault, len(pieces))
+            for number, (move, offset, nbytes) in enumerate(pieces):
+                if number == at and fault is not None:
+                    await _happen(fault)
+                self._piece(move, offset, nbytes, regions[move.region], here, there)
+                await asyncio.sleep(0)
+            if fault is not None and at >= len(pieces):
+                await _happen(fault)
+        finally:
+            FAULTS.under_way -= 1
+
+    def _check(self, move: Move, regions: dict[int, RemoteRegion]) -> None:
+        remote = regions.get(move.region)
+        if remote is None:
+            raise EngineFault(f"region {move.region} is unknown", status="unknown region")
+        if move.offset < 0 or move.nbytes < 0 or move.offset + move.nbytes > remote.nbytes:
+            raise EngineFault(f"{move} leaves the peer's region", status="out of bounds")
+        inside = any(
+            own.address <= move.local and move.local + move.nbytes <= own.address + own.nbytes
+            for own in self._own.values()
+        )
+        if not inside:
+            raise EngineFault(f"{move} leaves the memory registered here", status="not registered")
+
+    def _piece(
+        self,
+        move: Move,
+        offset: int,
+        nbytes: int,
+        remote: RemoteRegion,
+        here: Callable[[int, int, int], object],
+        there: Callable[..., int],
+    ) -> None:
+        whose, region = remote.handle
+        far = region.address + move.offset + offset
+        near = move.local + offset
+        if whose.pid == os.getpid():
+            if (whose.engine, region.id) not in self._here:
+                raise EngineFault("the peer has unregistered its region", status="revoked")
+            here(near, far, nbytes)
+            return
+        local, distant = _IoVec(near, nbytes), _IoVec(far, nbytes)
+        moved = there(whose.pid, ctypes.byref(local), 1, ctypes.byref(distant), 1, 0)
+        if moved != nbytes:
+            number = ctypes.get_errno()
+            raise EngineFault(
+                f"process {whose.pid}: {os.strerror(number) if moved < 0 else 'moved in part'}",
+                status=number,
+            )
+
+
+def _place_of(fault: Fault | None, pieces: int) -> int:
+    """Before which piece the fault happens."""
+    if fault is None or fault.kind == "out_of_bounds":
+        return -1
+    return int(fault.landed * pieces)
+
+
+async def _happen(fault: Fault) -> None:
+    if fault.kind == "slow":
+        await asyncio.sleep(fault.seconds)
+    elif fault.kind == "stuck":
+        await FAULTS.wait()
+    elif fault.kind == "failing":
+        raise EngineFault("a failure was ordered", status=fault.status)
+
+
+def _pieces(moves: Sequence[Move]) -> list[tuple[Move, int, int]]:
+    return [
+        (move, offset, min(PIECE, move.nbytes - offset))
+        for move in moves
+        for offset in range(0, move.nbytes, PIECE)
+    ]
+
+
+def _write_here(near: int, far: int, nbytes: int) -> object:
+    return ctypes.memmove(far, near, nbytes)
+
+
+def _read_here(near: int, far: int, nbytes: int) -> object:
+    return ctypes.memmove(near, far, nbytes)
+
+
+class LoopbackOptions(Options):
+    """Small payloads go through the engine too, by default."""
+
+    inline_limit: int = 256
+
+
+class LoopbackBackend(DirectBackend):
+    """A backend over the loopback engine; subclasses say which verb it speaks."""
+
+    verb: Verb
+    options = LoopbackOptions
+
+    def capabilities(self, options: Options) -> Capabilities:
+        moves = self.verb is not Verb.MAP
+        return Capabilities(backend=self.name, verb=self.verb, recall=not moves)
+
+    def engine(self, options: Options, role: Role) -> Engine:
+        return LoopbackEngine(self.verb)
+
+    def memory(self, options: Options, role: Role) -> MemorySource:
+        return MemfdMemory() if self.verb is Verb.MAP else AnonymousMemory()
+
+    def channels(self, options: Options) -> Channels:
+        return UnixChannels(peer_timeout=options.peer_timeout)
+
+
+class LoopbackMap(LoopbackBackend):
+    """The receiver maps the sender's memory."""
+
+    name = "LoopbackMapDouble"
+    alias = "loopback-map"
+    verb = Verb.MAP
+
+
+class LoopbackWrite(LoopbackBackend):
+    """The sender writes into the receiver's memory."""
+
+    name = "LoopbackWriteDouble"
+    alias = "loopback-write"
+    verb = Verb.WRITE
+
+
+class LoopbackRead(LoopbackBackend):
+    """The receiver reads from the sender's memory."""
+
+    name = "LoopbackReadDouble"
+    alias = "loopback-read"
+    verb = Verb.READ
