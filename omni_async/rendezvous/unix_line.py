@@ -144,12 +144,14 @@ class UnixLine(Channel):
         if not self._open or self._mute:
             return
         self._beat.said = True
-        for message in messages:
-            self._outbox.queue(message)
-        if not (self._in_turn or self._writing):
-            self._write()
-            self._in_turn = True
-            self._loop.call_soon(self._turn_over)
+        try:
+            for message in messages:
+                self._outbox.queue(message)
+        finally:  # those before one that was refused are not to be overtaken by the next
+            if not (self._in_turn or self._writing):
+                self._write()
+                self._in_turn = True
+                self._loop.call_soon(self._turn_over)
 
     def flush(self) -> None:
         """Write what is queued now, as far as the socket takes it."""

@@ -43,6 +43,12 @@ class TestSending:
         ends.rx.flush()
         assert ends.rx.queued == 0
 
+    async def test_many_at_once(self, ends: Pair) -> None:
+        ends.tx.send_many([Done(1), Done(2)])
+        ends.rx.poll()  # nothing to do: what was sent is here in the next turn
+        assert await ends.receiver.next("received") == Done(1)
+        assert await ends.receiver.next("received") == Done(2)
+
     async def test_answers_do_not_re_enter(self, namespace: str) -> None:
         ends = Pair(LocalChannels(), namespace)
         ends.sender.answer = [Done(1), Done(2)]  # Recorder refuses a nested call

@@ -77,6 +77,16 @@ def drain(sock: socket.socket) -> list[int]:
         sizes.append(len(data))
 
 
+def drain_end(sock: socket.socket) -> bool:
+    """Whether the other side has closed."""
+    try:
+        return not sock.recv(1 << 20)
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
 class TestSending:
     async def test_both_ways_in_order(self, ends: Pair) -> None:
         for op in range(500):
@@ -116,6 +126,39 @@ class TestSending:
             await wire.handler.next("received")
         assert wire.line.queued == 0
         assert sum(drain(wire.sock)) == 50 * len(frame(encode(Done(1))))
+
+    async def test_words_that_belong_together_leave_together(self, wire: Wire) -> None:
+        size = len(frame(encode(Done(1))))
+        wire.line.send_many([Done(1)] * 5)
+        assert sum(drain(wire.sock)) == 5 * size
+        wire.line.send_many([Done(1)] * 5)
+        assert drain(wire.sock) == []
+        await asyncio.sleep(0)
+        assert sum(drain(wire.sock)) == 5 * size
+        wire.line.send_many([])
+        wire.line.close()
+        wire.line.send_many([Done(1)])
+        assert drain(wire.sock) == []
+
+    async def test_one_of_many_is_refused(self, ends: Pair) -> None:
+        await asyncio.sleep(0)
+        with pytest.raises(UsageError, match="descriptors"):
+            ends.tx.send_many([Done(1), regions(1), Done(3)])
+        ends.tx.send(Done(4))
+        assert await ends.receiver.next("received") == Done(1)
+        assert await ends.receiver.next("received") == Done(4)
+
+    async def test_poll_hands_over_what_has_arrived(self, ends: Pair) -> None:
+        await asyncio.sleep(0)
+        ends.rx.send(want(1))
+        assert ends.sender.words == []
+        ends.tx.poll()
+        assert ends.sender.words == [want(1)]
+        ends.tx.poll()
+        ends.rx.close()
+        ends.tx.poll()
+        assert ends.sender.events[-1] == ("ended", None)
+        ends.tx.poll()
 
     async def test_more_than_the_socket_takes(self, ends: Pair) -> None:
         word = Offer(1, 1, [1], [], [], os.urandom(1 << 20))
@@ -317,6 +360,24 @@ class TestReceiving:
         assert ends.sender.queue("ended").empty()
         ends.close()
         close_fds([r, w])
+
+    async def test_nothing_is_handed_over_after_close(self, wire: Wire) -> None:
+        """Not even words that have come and wait for the next turn."""
+        count = 0
+        loop = asyncio.get_running_loop()
+
+        def received(channel: Channel, message: Message, fds: list[int]) -> None:
+            nonlocal count
+            count += 1
+            if count == 200:
+                loop.call_soon(channel.close)
+
+        wire.handler.received = received  # type: ignore[method-assign]
+        wire.sock.send(frame(encode(want(1))) * 600)
+        while not drain_end(wire.sock):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert count == 256
 
 
 class TestEnds:
