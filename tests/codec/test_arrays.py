@@ -77,7 +77,7 @@ def test_every_scalar(dtype: Any) -> None:
         np.float64(1.5), np.float32("nan"), np.float16(-0.0), np.longdouble("1e4000"),
         np.int64(-5), np.uint64(2**64 - 1), np.longlong(3), np.bool_(True), np.complex64(1j),
         np.str_(""), np.str_("é\ud800"), np.bytes_(b""), np.bytes_(b"a\0\0"), np.str_("a\0"),
-        np.datetime64("NaT"), np.datetime64("2024-01-01T00", "h"), np.timedelta64(5, "D"),
+        np.datetime64("NaT", "s"), np.datetime64("2024-01-01T00", "h"), np.timedelta64(5, "D"),
         np.void(b"ab\0"),
     ],
     ids=repr,

@@ -26,7 +26,15 @@ NAMES = sorted(
     {str(v).removeprefix("torch.") for v in vars(torch).values() if isinstance(v, torch.dtype)}
 )
 PLAIN = [name for name in NAMES if name not in QUANTISED]
-SHAPES: list[tuple[int, ...]] = [(), (0,), (3, 0, 2), (5,), (3, 4), (2, 3, 4, 5), (1,) * 40]
+SHAPES: list[tuple[int, ...]] = [
+    (),
+    (0,),
+    (3, 0, 2),
+    (5,),
+    (3, 4),
+    (2, 3, 4, 5),
+    (1,) * (40 if np.__version__ >= "2" else 32),
+]
 
 
 def random(name: str, shape: tuple[int, ...]) -> Any:
