@@ -22,7 +22,7 @@ Never: imports anything but the standard library.
     ├── ProtocolError                   the peer does not speak as agreed        .peer
     ├── CodecError                      .path
     │   ├── EncodeError                 a value cannot be sent
-    │   └── DecodeError                 bytes are not a payload
+    │   └── DecodeError                 bytes are not a payload, or not here     .missing
     └── StreamError                     .key .edge
         ├── StreamAborted               .reason
         ├── StreamClosed
@@ -232,7 +232,17 @@ class EncodeError(CodecError):
 
 
 class DecodeError(CodecError):
-    """The bytes are not a payload of this library."""
+    """The bytes are not a payload of this library.
+
+    ``missing`` names what this side lacks to read a sound payload: a registered type, or a package.
+    Such a payload stays on offer; one that nobody can read does not.
+    """
+
+    def __init__(
+        self, message: str = "", *, path: str | None = None, missing: str | None = None
+    ) -> None:
+        super().__init__(message, path=path)
+        self.missing = missing
 
 
 class StreamError(OmniAsyncError):

@@ -36,7 +36,7 @@ class Channel(abc.ABC):
         for message in messages:
             self.send(message)
 
-    def poll(self) -> None:
+    def poll(self) -> None:  # noqa: B027 - where nothing can lie unread, there is nothing to do
         """Hand over what has arrived already, without waiting for the loop's next turn.
 
         Not from inside a handler.

@@ -76,7 +76,8 @@ def _load_pil() -> Any:
         import PIL.Image
     except ImportError as error:
         raise DecodeError(
-            "the payload holds a PIL image, and PIL cannot be imported here; install pillow"
+            "the payload holds a PIL image, and PIL cannot be imported here; install pillow",
+            missing="PIL",
         ) from error
     return PIL.Image
 

@@ -119,7 +119,8 @@ def _read(reader: Reader, data: memoryview) -> Any:
     if entry is None:
         raise DecodeError(
             f"the payload has an object of the registered type {name!r}, unknown here; "
-            "call omni_async.register_type for it on this side too"
+            "call omni_async.register_type for it on this side too",
+            missing=name,
         )
     try:
         return entry.shape.together(state)

@@ -221,7 +221,8 @@ def _load_torch() -> _Torch:
     except (ImportError, OSError) as error:  # OSError: its libraries do not load
         raise DecodeError(
             f"the payload holds torch objects, and torch cannot be imported here ({error}); "
-            "install it, or omni_async[torch]"
+            "install it, or omni_async[torch]",
+            missing="torch",
         ) from error
     dtypes = [getattr(torch, name, None) for name in DTYPES]
     forms = list(map(_form, DTYPES, dtypes))
@@ -244,7 +245,8 @@ def _read_tensor(reader: Reader, data: memoryview) -> Any:
     form = torch.forms[code]
     if form is None:
         raise DecodeError(
-            f"the payload has a tensor of dtype {DTYPES[code]}, not known to torch here"
+            f"the payload has a tensor of dtype {DTYPES[code]}, not known to torch here",
+            missing=DTYPES[code],
         )
     itemsize, carrier, dtype = form
     return _tensor_over(
@@ -288,7 +290,10 @@ def _read_dtype(reader: Reader, data: memoryview) -> Any:
     (code,) = data
     dtype = _load_torch().dtypes[code]
     if dtype is None:
-        raise DecodeError(f"the payload has the dtype {DTYPES[code]}, not known to torch here")
+        raise DecodeError(
+            f"the payload has the dtype {DTYPES[code]}, not known to torch here",
+            missing=DTYPES[code],
+        )
     return dtype
 
 

@@ -59,6 +59,15 @@ class Connector:
         backend = _backend(self.name)
         return backend is not None and "sender_host" in backend.options.model_fields
 
+    @property
+    def cross_host(self) -> bool:
+        """Whether its two ends may be on different hosts."""
+        backend = _backend(self.name)
+        if backend is None:
+            return True
+        options = backend.options.model_validate(dict(self.options))
+        return backend.capabilities(options).cross_host
+
 
 def check(
     model: ConnectorModel, alias: str | None, place: Place, mistakes: Mistakes

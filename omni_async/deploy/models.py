@@ -75,6 +75,7 @@ class StageModel(_Model):
     model_config = ConfigDict(extra="allow")
 
     stage_id: StageId
+    host: str | None = None
     input_connectors: Mapped[Reference] = {}
     output_connectors: Mapped[Reference] = {}
     async_chunk: bool | None = None

@@ -178,13 +178,30 @@ def _wires(
         if sender and receiver and sender.name != receiver.name:
             text = f"{name} ends in {receiver.name} here and begins in {sender.name}"
             mistakes.add(there, f"{text}; both ends need the same connector")
+        sender = sender or receiver or Connector(DEFAULT)
+        _one_host(name, sender, ids or {}, places[0], mistakes)
         yield Wire(
             name,
-            sender or receiver or Connector(DEFAULT),
-            receiver or sender or Connector(DEFAULT),
+            sender,
+            receiver or sender,
             draft.model.window_size if draft.model else -1,
             draft.model.max_inflight if draft.model else 1,
         )
+
+
+def _one_host(
+    name: EdgeName,
+    connector: Connector,
+    ids: Mapping[str, StageModel],
+    place: Place,
+    mistakes: Mistakes,
+) -> None:
+    """Memory of one host does not reach another one."""
+    hosts = [ids[id].host if id in ids else None for id in name]
+    if None not in hosts and hosts[0] != hosts[1] and not connector.cross_host:
+        text = f"the edge {name} goes from host {hosts[0]} to host {hosts[1]}, and "
+        text += f"{connector.name} stays on one host; use a connector that crosses hosts"
+        mistakes.add(place, text)
 
 
 def _one_sender_each(plan: StagePlan, place: Place, mistakes: Mistakes) -> None:

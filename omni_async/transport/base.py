@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from .._aio.breath import Breath
 from .._aio.loop import LoopBound
 from ..errors import ClosedError, KeyNotFound, OmniAsyncError, TransferTimeout, UsageError
 from ..model import (
@@ -48,6 +49,7 @@ class Transport(abc.ABC):
         self._linger = linger
         self._edges: dict[tuple[str | int, str | int], EdgeName] = {}
         self._bound = LoopBound(f"transport {endpoint}")
+        self._breath = Breath(self._bound.loop)
         self._closing: asyncio.Future[None] | None = None
 
     # --- data -------------------------------------------------------------------------------------
@@ -95,6 +97,9 @@ class Transport(abc.ABC):
         ):
             raise UsageError(f"consumers must be an int of at least 1, not {consumers!r}")
         limit = put_limit(timeout)
+        if self._breath.short():
+            await asyncio.sleep(0)
+            self._check()
         try:
             receipt = await self._put(where, value, request_id or key, consumers, limit)
         except OmniAsyncError as error:
@@ -147,6 +152,9 @@ class Transport(abc.ABC):
         limit = offer_limit(timeout)
         if device is not None:
             device = _checked_device(device)
+        if self._breath.short():
+            await asyncio.sleep(0)
+            self._check()
         try:
             delivery = await self._get(where, metadata, timeout, limit, raw, copy, device)
         except OmniAsyncError as error:

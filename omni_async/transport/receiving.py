@@ -13,6 +13,7 @@ from typing import Any
 from .._aio.deadline import Deadline, wait_until
 from ..errors import (
     ClosedError,
+    DecodeError,
     EngineFault,
     KeyNotFound,
     OmniAsyncError,
@@ -96,8 +97,10 @@ class Receiving:
             return await take(
                 link, op, offer, where, wait, deadline, raw=raw, copy=copy, device=device
             )
-        except BaseException:
+        except BaseException as error:
             self._completions.discard(op)
+            if isinstance(error, DecodeError) and error.missing is None:
+                link.core.consume(op, holding=False)  # nobody can ever read it
             link.give_up(op)
             raise
 

@@ -100,6 +100,7 @@ async def test_a_thousand_aborts_leave_no_state(pair: Pair) -> None:
         for part in range(3):
             await tx.put("0", "1", f"{number}-{part}", small, request_id=f"r{number}")
         waiting = asyncio.create_task(rx.get("0", "1", f"{number}-never", timeout=30))
+        await asyncio.sleep(0)  # it waits
         (await rx.get("0", "1", f"{number}-0", timeout=5)).release()
         await tx.cleanup(f"r{number}")
         await rx.cleanup(f"{number}-never")
