@@ -50,9 +50,11 @@ class Entry:
         "delivered",
         "expires",
         "key",
+        "overdue",
         "owner",
         "payload",
         "readers",
+        "recalled",
         "state",
     )
 
@@ -67,6 +69,10 @@ class Entry:
         self.delivered = 0
         self.ahead: Ref | None = None
         """The receiver that was offered it before it asked. That is no claim: it can be recalled."""
+        self.recalled = False
+        """The offer made ahead was asked back."""
+        self.overdue = False
+        """Its time was over while it was offered ahead: it expires when it is given back."""
         self.claims: set[Ref] = set()
         """Receivers that may still give it back."""
         self.readers: set[Ref] = set()
@@ -145,6 +151,7 @@ class Directory:
     def lend(self, ref: Ref, entry: Entry) -> None:
         """A receiver is offered it ahead: it may take it at any moment, so the slots are pinned."""
         entry.ahead = ref
+        entry.recalled = False
         entry.payload.pin()
         self._refs[ref] = entry
         self._ahead += 1
@@ -206,18 +213,33 @@ class Directory:
         for entry in self._entries.values():
             if entry.expires > now:
                 break  # in order of time: every entry lives equally long
-            if not entry.claims:
+            if not entry.claims and entry.ahead is None:
                 gone.append(entry)
         for entry in gone:
-            self.unlist(entry, EntryState.EXPIRED)
-            self._expired[entry.key] = None
+            self.bury(entry)
+        return gone
+
+    def overdue(self, now: float) -> list[Entry]:
+        """What is over its time and was offered ahead: to be recalled before it can expire."""
+        late = []
+        for entry in self._entries.values():
+            if entry.expires > now:
+                break
+            if entry.ahead is not None:
+                entry.overdue = True
+                late.append(entry)
+        return late
+
+    def bury(self, entry: Entry) -> None:
+        """It has expired; the key is remembered for a while."""
+        self.unlist(entry, EntryState.EXPIRED)
+        self._expired[entry.key] = None
         while len(self._expired) > TOMBSTONES:
             self._expired.popitem(last=False)
-        return gone
 
     def next_expiry(self) -> float | None:
         """When :meth:`expire` is worth calling; ``None`` while there is nothing to wait for."""
         for entry in self._entries.values():
-            if not entry.claims:
+            if not entry.claims and not entry.overdue:
                 return entry.expires
         return None

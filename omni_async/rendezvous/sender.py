@@ -175,10 +175,9 @@ class Sender:
 
     def expire(self, now: float) -> int:
         """Take off what nobody has claimed in time."""
-        gone = self.directory.expire(now)
-        for entry in gone:
-            self._recall(entry)
-        return len(gone)
+        for entry in self.directory.overdue(now):
+            self.recall(entry)
+        return len(self.directory.expire(now))
 
     def close(self, *, lent_is_free: bool = False) -> int:
         """Drop everything that is on offer; returns how many payloads nobody had fetched.
@@ -214,7 +213,7 @@ class Sender:
             if not want.park:
                 self._probes.add(ref)
             if entry.ahead[0] != peer:
-                self._recall(entry)
+                self.recall(entry)
         elif want.park:
             self._park(ref, key)
         else:
@@ -240,13 +239,15 @@ class Sender:
         self.directory.lend(ref, entry)
         self._say(ref, Ahead(*entry.key, entry.payload.offer(ref[1], False)))
 
-    def _recall(self, entry: Entry) -> None:
-        if entry.ahead is not None:
+    def recall(self, entry: Entry) -> None:
+        """Ask for an offer made ahead; the answer is Release, or the word of a get that has it."""
+        if entry.ahead is not None and not entry.recalled:
+            entry.recalled = True
             self._say(entry.ahead, Recall(entry.ahead[1]))
 
     def _unlist(self, entry: Entry, state: EntryState) -> None:
         self.directory.unlist(entry, state)
-        self._recall(entry)
+        self.recall(entry)
 
     def _taken(self, ref: Ref) -> Entry | None:
         """The entry an operation is about. Using an offer made ahead answers those who asked once."""
@@ -326,6 +327,11 @@ class Sender:
         if entry is not None and entry.ahead == ref and ref[0] in self._lent:
             self._lent[ref[0]] -= 1
         entry = self.directory.finish(ref)
+        if entry.overdue and entry.listed and not entry.touched:
+            self.directory.bury(entry)
+            for parked in list(self._parked.get(entry.key, ())):
+                self._unpark(parked)
+                self._say(parked, Fail(parked[1], FailCode.EXPIRED))
         if entry.key in self._parked:
             if entry.available:
                 self._serve(entry)

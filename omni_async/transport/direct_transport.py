@@ -112,6 +112,8 @@ class DirectTransport(Transport):
             try:
                 await self._sending.open()
             except BaseException:
+                self._closing = self._wiring.loop.create_future()
+                self._closing.set_result(None)
                 self._release_parts()
                 raise
 
@@ -168,7 +170,7 @@ class DirectTransport(Transport):
         error = TransferCancelled(f"{request_id!r} was ended by cleanup", key=request_id)
         count = self._wiring.pool.cancel_waiters(request_id, error)
         if self._sending is not None:
-            count += self._sending.cleanup(request_id)
+            count += await self._sending.cleanup(request_id)
         if self._receiving is not None:
             count += self._receiving.cleanup(request_id)
         return count

@@ -129,6 +129,11 @@ class Link:
         self.core.connected()
         self.pump()
 
+    def announce(self, word: Regions, fds: list[int]) -> None:
+        """Regions of this side have come or gone."""
+        if self._channel is not None:
+            self._channel.send(word, fds)
+
     def received(self, channel: Channel, message: Message, fds: list[int]) -> None:
         if channel is not self._channel:
             return

@@ -33,11 +33,12 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
         offsets, total = packed(sizes)
         places: list[PlaceWord] = []
         inline = None
-        if total <= wiring.options.inline_limit or not here:
+        lease = await wiring.pool.lease(total, deadline=deadline, owner=owner)
+        leases.append(lease)
+        if total <= wiring.options.inline_limit:
+            # The slot stays empty: it is there so that these bytes count in the pool's limit too.
             inline = _joined(encoded.header, here, offsets, total)
         else:
-            lease = await wiring.pool.lease(total, deadline=deadline, owner=owner)
-            leases.append(lease)
             places.append(_word(lease, 0, total))
             ctypes.memmove(lease.address, encoded.header, len(encoded.header))
             if not _fill_at_once(lease, here, offsets, total):

@@ -23,9 +23,9 @@ from ..errors import (
     TransferTimeout,
     UsageError,
 )
-from ..model import Endpoint, TransferKey
+from ..model import Endpoint, Region, TransferKey, Verb
 from ..rendezvous.completions import CompletionRegistry
-from ..rendezvous.messages import Fail, FailCode, Offer
+from ..rendezvous.messages import Fail, FailCode, Offer, Regions
 from .delivery import Delivery
 from .limits import ASK_SECONDS, DEFAULT, Timeout, move_limit
 from .link import Link
@@ -43,6 +43,9 @@ class Receiving:
         """Where gets without metadata go."""
         self._senders: dict[int | None, str] = {}
         self._completions = CompletionRegistry(wiring.loop)
+        if wiring.engine.verb is Verb.WRITE:
+            wiring.pool.on_grow = self._grown
+            wiring.pool.on_shrink = self._shrunk
         self._waiting: dict[str, dict[asyncio.Future[Any], TransferKey]] = {}
         """By key: who waits for an answer."""
 
@@ -194,6 +197,14 @@ class Receiving:
                 "sender_host and sender_zmq_port, or call update_sender_info"
             )
         return address
+
+    def _grown(self, region: Region) -> None:
+        for link in self._links.values():
+            link.announce(*self._wiring.regions([region.id]))
+
+    def _shrunk(self, region: Region) -> None:
+        for link in self._links.values():
+            link.announce(Regions([], [region.id]), [])
 
     def cleanup(self, owner: str) -> int:
         """Wake the waiting gets of a key of that name."""

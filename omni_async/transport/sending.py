@@ -18,10 +18,10 @@ from ..errors import (
     PoolExhausted,
     ProtocolError,
     TransferError,
+    TransferTimeout,
 )
 from ..model import Move, Receipt, Region, TransferKey, Verb
 from ..observe.log import get_logger
-from ..rendezvous.directory import Entry, KeyClaimed
 from ..rendezvous.messages import Bye, Message, Regions
 from ..rendezvous.sender import Sender, Write
 from .peers import EndWatch, learn_regions
@@ -32,6 +32,8 @@ _log = get_logger("omni_async.transport")
 
 CONFIRM_SECONDS = 0.05
 """How long a put waits for word that the last delivery under its key has been made."""
+RECALL_SECONDS = 1.0
+"""How long a clean-up waits for receivers to give back what they were offered ahead."""
 IDLE_SECONDS = 10.0
 """Without a put for this long, memory that nobody leases goes back to the system."""
 IDLE_KEEP = 64 << 20
@@ -77,26 +79,27 @@ class Sending:
     ) -> Receipt:
         """Encode, place and offer."""
         wiring, core = self._wiring, self.core
-        entry = core.directory.get(where)
-        if entry is not None and entry.touched:
-            await self._confirm(where, entry)
-        encoded = encode(value)
         now = wiring.loop.time()
+        deadline = None if limit is None else now + limit
+        if core.directory.get(where) is not None:
+            await self._make_way(where, deadline)
+        encoded = encode(value)
         try:
-            payload = await place(wiring, encoded, owner, None if limit is None else now + limit)
+            payload = await place(wiring, encoded, owner, deadline)
         except TransferError as error:
             text = f"put of {where.key!r} on {where.edge}: {error}"
             if isinstance(error, PoolExhausted):
                 text += f"; waited {wiring.loop.time() - now:.1f} s{self._holders()}"
             raise _located(error, text, wiring.where(where)) from error.__cause__
-        if self._closed:
-            payload.drop()
-            raise ClosedError(f"transport {wiring.endpoint} was closed during the put")
         try:
-            core.put(where, payload, owner, consumers, now)
-        except KeyClaimed:
+            if core.directory.get(where) is not None:
+                await self._make_way(where, deadline)
+            if self._closed:
+                raise ClosedError(f"transport {wiring.endpoint} was closed during the put")
+            core.put(where, payload, owner, consumers, wiring.loop.time())
+        except BaseException:
             payload.drop()
-            raise self._exists(where) from None
+            raise
         self.pump()
         if self._expiry is None:
             self._set_expiry()
@@ -112,26 +115,57 @@ class Sending:
             },
         )
 
-    async def _confirm(self, where: TransferKey, entry: Entry) -> None:
-        """A receiver whose get has returned may put the next turn in motion before its word is here.
+    async def _make_way(self, where: TransferKey, deadline: float | None) -> None:
+        """Wait until what was put under the key before may be replaced, or is gone.
+
+        An offer made ahead is recalled: a get that begins after this put must not find the old one. A
+        claim is given a moment: the receiver's get may have returned before its word is here.
 
         Raises:
             KeyExists: the claim stands.
+            TransferTimeout: the receiver did not answer.
         """
         loop = self._wiring.loop
-        deadline = loop.time() + CONFIRM_SECONDS
-        while entry.listed and entry.touched:
-            settled = loop.create_future()
-            self._unsettled.append(settled)
-            timer = loop.call_at(deadline, _give_up, settled)
-            try:
-                await settled
-            finally:
+        patience: float | None = None
+        while (entry := self.core.directory.get(where)) is not None:
+            until = deadline
+            if entry.touched:
+                if patience is None:
+                    patience = loop.time() + CONFIRM_SECONDS
+                until = patience if deadline is None else min(patience, deadline)
+            elif entry.ahead is not None:
+                self.core.recall(entry)
+                self.pump()
+            else:
+                return
+            if not await self._settled(until):
+                if entry.touched or entry.ahead is None:
+                    raise self._exists(where)
+                channel = self._channels.get(entry.ahead[0])
+                peer = channel.name if channel is not None else "a receiver that has gone"
+                raise TransferTimeout(
+                    f"put of {where.key!r} on {where.edge}: {peer} was offered what was put under "
+                    "this key before, and does not give it back",
+                    phase="recalling an offer",
+                    **self._wiring.where(where, peer),
+                )
+
+    async def _settled(self, deadline: float | None) -> bool:
+        """Wait for the next word of a receiver about a payload; ``False`` when none came in time."""
+        loop = self._wiring.loop
+        if deadline is not None and loop.time() >= deadline:
+            return False
+        waiter = loop.create_future()
+        self._unsettled.append(waiter)
+        timer = None if deadline is None else loop.call_at(deadline, _give_up, waiter)
+        try:
+            await waiter
+        finally:
+            if timer is not None:
                 timer.cancel()
-                if settled in self._unsettled:
-                    self._unsettled.remove(settled)
-            if loop.time() >= deadline and entry.listed and entry.touched:
-                raise self._exists(where)
+            if waiter in self._unsettled:
+                self._unsettled.remove(waiter)
+        return deadline is None or loop.time() < deadline
 
     def _exists(self, where: TransferKey) -> KeyExists:
         return KeyExists(
@@ -322,7 +356,15 @@ class Sending:
                     timer.cancel()
         return len(self.core.directory)
 
-    def cleanup(self, owner: str) -> int:
+    async def cleanup(self, owner: str) -> int:
+        """Drop what ``owner`` has on offer, when offers made ahead have been given back."""
+        deadline = self._wiring.loop.time() + RECALL_SECONDS
+        while lent := [e for e in self.core.directory.owned_by(owner) if e.ahead is not None]:
+            for entry in lent:
+                self.core.recall(entry)
+            self.pump()
+            if not await self._settled(deadline):
+                break
         count = self.core.cleanup(owner)
         self.pump()
         return count
