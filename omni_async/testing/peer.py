@@ -105,9 +105,13 @@ class Peer:
     def _own(self, trace: Trace) -> bool:
         return trace.kind == "task" and trace.identity in map(id, self._running.values())
 
-    async def do_use(self, target: str, **arguments: Any) -> Any:
-        """Await a coroutine function of any module: ``"package.module:name"``."""
-        return await named(target)(**arguments)
+    async def do_use(self, target: str, side: str = "", **arguments: Any) -> Any:
+        """Await a coroutine function of any module: ``"package.module:name"``.
+
+        With ``side`` its first argument is that :class:`~omni_async.testing.sides.LocalSide`.
+        """
+        first = [self._sides[side]] if side else []
+        return await named(target)(*first, **arguments)
 
 
 def named(target: str) -> Callable[..., Any]:
