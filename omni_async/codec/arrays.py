@@ -47,9 +47,8 @@ def describe(dtype: np.dtype[Any]) -> Any:
     """
     if dtype.hasobject or dtype.num >= _USER_DEFINED:
         raise UnsendableError(f"a numpy dtype {dtype} has no plain bytes and cannot be sent")
-    if dtype.metadata is not None or not dtype.itemsize:
-        what = "metadata" if dtype.itemsize else "items of zero bytes"
-        raise UnsendableError(f"a numpy dtype {dtype} with {what} cannot be sent")
+    if dtype.metadata is not None:
+        raise UnsendableError(f"a numpy dtype {dtype} with metadata cannot be sent")
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return [describe(base), list(shape)]
@@ -87,13 +86,20 @@ def parse(tree: Any) -> np.dtype[Any]:
     return np.dtype(spec, align=aligned)  # type: ignore[call-overload, no-any-return]
 
 
+def _describe(dtype: np.dtype[Any]) -> Any:
+    """A whole item's dtype: fields may be empty, items not, or any number of them would be no bytes."""
+    if not dtype.itemsize:
+        raise UnsendableError(f"a numpy dtype {dtype} with items of zero bytes cannot be sent")
+    return describe(dtype)
+
+
 def _array(writer: Writer, value: np.ndarray[Any, Any], depth: int) -> Any:
-    dtype = describe(value.dtype)
+    dtype = _describe(value.dtype)
     return writer.ext(Tag.ARRAY, [writer.add(array_frame(value)), dtype, value.shape])
 
 
 def _scalar(writer: Writer, value: np.generic, depth: int) -> Any:
-    return writer.ext(Tag.NUMPY_SCALAR, [describe(value.dtype), value.tobytes()])
+    return writer.ext(Tag.NUMPY_SCALAR, [_describe(value.dtype), value.tobytes()])
 
 
 def _text(writer: Writer, value: np.str_, depth: int) -> Any:

@@ -70,6 +70,7 @@ def same(one: Any, other: Any) -> None:
     elif isinstance(one, np.ndarray):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
         assert one.dtype.char == other.dtype.char
+        assert one.dtype.isalignedstruct == other.dtype.isalignedstruct
         opaque = f"V{one.itemsize}"  # else numpy leaves padding out when it has to gather
         assert one.view(opaque).tobytes() == other.view(opaque).tobytes()
     elif isinstance(one, (np.str_, np.bytes_)):

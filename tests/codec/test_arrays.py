@@ -26,6 +26,7 @@ DTYPES: list[Any] = [
     {"names": ["a", "b"], "formats": ["i4", "f4"], "offsets": [0, 0]},
     {"names": ["a", "b"], "formats": ["i4", "f4"], "titles": ["first", None]},
     [("ü", "q"), ("", "Q")],
+    [("nothing", "f4", (0,)), ("empty", "S0"), ("a", "i2")],
 ]
 
 SHAPES: list[tuple[int, ...]] = [(), (0,), (3, 0, 2), (5,), (3, 4), (2, 1, 3), (1,) * 32]
