@@ -99,6 +99,9 @@ class Offer(Message, tag=4):
     """The payload is one buffer (tensor, bytes, ManagedBuffer): frame 1."""
     shared: bool = False
     """Other receivers may read the same memory."""
+    mark: PlaceWord | None = None
+    """(MAP) A byte to set when the get returns: should the receiver die before its word is heard, the
+    sender finds there that the payload was consumed."""
 
 
 class Pull(Message, tag=5):

@@ -24,7 +24,17 @@ class SlotLease(Protocol):
 class Payload:
     """Bytes that a sender keeps for its receivers."""
 
-    __slots__ = ("apart", "fast", "inline", "leases", "nbytes", "places", "sizes")
+    __slots__ = (
+        "apart",
+        "fast",
+        "inline",
+        "leases",
+        "mark",
+        "mark_place",
+        "nbytes",
+        "places",
+        "sizes",
+    )
 
     def __init__(
         self,
@@ -36,6 +46,8 @@ class Payload:
         leases: Sequence[SlotLease] = (),
         inline: bytes | None = None,
         fast: bool = False,
+        mark: memoryview | None = None,
+        mark_place: PlaceWord | None = None,
     ) -> None:
         self.nbytes = nbytes
         self.sizes = sizes
@@ -44,12 +56,28 @@ class Payload:
         self.leases = leases
         self.inline = inline
         self.fast = fast
+        self.mark = mark
+        """A byte that the receiver sets when its get returns, before its word can be here."""
+        self.mark_place = mark_place
 
     def offer(self, op: int, shared: bool) -> Offer:
         """The word that tells a receiver of this payload."""
         return Offer(
-            op, self.nbytes, self.sizes, self.places, self.apart, self.inline, self.fast, shared
+            op,
+            self.nbytes,
+            self.sizes,
+            self.places,
+            self.apart,
+            self.inline,
+            self.fast,
+            shared,
+            None if shared else self.mark_place,
         )
+
+    @property
+    def consumed(self) -> bool:
+        """Whether its only receiver has left its mark."""
+        return self.mark is not None and self.mark[0] != 0
 
     def pin(self) -> None:
         """A receiver has claimed it."""

@@ -147,13 +147,13 @@ class Sender:
                 self._unpark(ref)
             elif ref in self._writing:
                 self._abandoned.add(ref)
-            elif self.directory.entry_of(ref) is None:
-                continue  # answered while another one of this peer ended
-            elif proven:
-                self._finish(ref)
-            else:
-                entry = self.directory.entry_of(ref)
-                if entry is not None:
+            elif (entry := self.directory.entry_of(ref)) is not None:
+                if entry.payload.consumed:  # its get had returned; only the word of it is lost
+                    self.directory.taken(ref)
+                    self.directory.deliver(ref)
+                if proven:
+                    self._finish(ref)
+                else:
                     entry.payload.quarantine()
                     self._ghosts.setdefault(peer, []).append(ref)
                     self._forfeit(ref, entry)

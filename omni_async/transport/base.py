@@ -92,9 +92,7 @@ class Transport(abc.ABC):
         where = self._enter("sender", from_stage, to_stage, key)
         if request_id is not None and (not isinstance(request_id, str) or not request_id):
             raise UsageError(f"request_id must be a non-empty str, not {request_id!r}")
-        if consumers != 1 and (
-            not isinstance(consumers, int) or consumers < 1 or consumers is True
-        ):
+        if type(consumers) is not int or consumers < 1:
             raise UsageError(f"consumers must be an int of at least 1, not {consumers!r}")
         limit = put_limit(timeout)
         if self._breath.short():

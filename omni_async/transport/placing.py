@@ -33,8 +33,10 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
         offsets, total = packed(sizes)
         places: list[PlaceWord] = []
         inline = None
-        lease = await wiring.pool.lease(total, deadline=deadline, owner=owner)
+        lease = await wiring.pool.lease(total + ALIGNMENT, deadline=deadline, owner=owner)
         leases.append(lease)
+        mark = lease.view()[total : total + 1]
+        mark[0] = 0
         if total <= wiring.options.inline_limit:
             # The slot stays empty: it is there so that these bytes count in the pool's limit too.
             inline = _joined(encoded.header, here, offsets, total)
@@ -58,6 +60,8 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
         leases=leases,
         inline=inline,
         fast=encoded.fast,
+        mark=mark,
+        mark_place=_word(lease, total, 1),
     )
 
 

@@ -6,6 +6,7 @@ Never: trusts an offer's lengths; consumes a payload before its value stands.
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,8 @@ async def take(
     Cancellation: safe; the caller gives the operation up.
     """
     wiring = link.wiring
+    if link.core.phase(op) is None:  # the line ended in the turn of the loop that brought the offer
+        raise _lost(link, where)
     offsets = checked_offer(offer)
     if not offer.places:
         places: list[Array] = []
@@ -60,13 +63,36 @@ async def take(
     else:
         value = decode(frames[0].data, frames[1:], copy=copying, writable=not offer.shared)
     if not link.core.consume(op, holding=mapped and not independent):
-        raise PeerLost(
-            f"get of {where.key!r} on {where.edge}: the sender was lost while the payload was taken; "
-            f"{link.describe()}",
-            **wiring.where(where, link.peer),
-        )
-    link.pump_soon()
+        raise _lost(link, where)
+    if _mark(link, offer):
+        link.pump_soon()
+    else:
+        link.core.urgent = True
+        link.pump()
     return Delivery(value, offer.nbytes, where.key, None if independent else places)
+
+
+def _lost(link: Link, where: TransferKey) -> PeerLost:
+    return PeerLost(
+        f"get of {where.key!r} on {where.edge}: the sender was lost while the payload was taken; "
+        f"{link.describe()}",
+        **link.wiring.where(where, link.peer),
+    )
+
+
+def _mark(link: Link, offer: Offer) -> bool:
+    """Leave word in the sender's memory that this payload is consumed, where that is possible.
+
+    It costs nothing, and it is there even if this process dies before it says so.
+    """
+    place = offer.mark
+    if place is None or link.wiring.engine.verb is not Verb.MAP:
+        return False
+    region = link.known.get(place.region)
+    if region is None or not 0 <= place.offset < region.nbytes:
+        return False
+    ctypes.memset(region.address + place.offset, 1, 1)
+    return True
 
 
 def checked_offer(offer: Offer) -> list[int]:
