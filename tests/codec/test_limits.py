@@ -14,8 +14,8 @@ from omni_async.codec import decode, encode, limits
 from omni_async.codec.wire import Ext, Tag, encode_tree
 from omni_async.errors import DecodeError, EncodeError, OmniAsyncError
 
+from .classes import Foreign, Point
 from .landing import same, sealed, trip
-from .test_registered import Foreign, Point
 
 
 def nested(levels: int, wrap: Any, core: Any = None) -> Any:

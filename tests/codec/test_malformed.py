@@ -19,8 +19,8 @@ from omni_async.codec.tensors import DTYPES
 from omni_async.codec.wire import BUFFER, Ext, Tag, encode_tree
 from omni_async.errors import DecodeError
 
+from .classes import Color, Point
 from .landing import body_of, land, sealed, slot
-from .test_registered import Color, Point
 
 VALUE: Any = {
     "request_id": "r-1",

@@ -17,8 +17,8 @@ from omni_async.codec import decode, encode
 from omni_async.codec.wire import BUFFER, Ext, Tag, encode_tree
 from omni_async.errors import DecodeError, EncodeError
 
+from .classes import Bits, Color, Foreign, Level, Pair, Point, Slotted, loose
 from .landing import body_of, land, same, sealed, slot, trip
-from .test_registered import Bits, Color, Foreign, Level, Pair, Point, Slotted, loose
 
 SHORT = settings(
     max_examples=150,
