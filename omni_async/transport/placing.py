@@ -37,7 +37,7 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
         leases.append(lease)
         mark = lease.view()[total : total + 1]
         mark[0] = 0
-        if total <= wiring.options.inline_limit:
+        if total <= wiring.options.inline_limit and all(frame.device == "cpu" for frame in here):
             # The slot stays empty: it is there so that these bytes count in the pool's limit too.
             inline = _joined(encoded.header, here, offsets, total)
         else:
