@@ -125,6 +125,7 @@ class Receiver:
             if park and self._unasked_pays:
                 self._unasked[operation.id] = operation
             else:
+                self._ask_held_back()
                 self._ask(operation)
         return operation.id
 
@@ -135,9 +136,7 @@ class Receiver:
 
     def words(self) -> list[Message]:
         """Everything to be sent; the caller sends it."""
-        for operation in self._unasked.values():
-            self._ask(operation)
-        self._unasked.clear()
+        self._ask_held_back()
         self.urgent = False
         words, self.outbox = self.outbox, []
         return words
@@ -247,6 +246,12 @@ class Receiver:
             return operation.phase is Phase.CANCELLED
         self._forget(operation)
         return False
+
+    def _ask_held_back(self) -> None:
+        """Before any newer Want: the sender takes one with an older id for one that came twice."""
+        for operation in self._unasked.values():
+            self._ask(operation)
+        self._unasked.clear()
 
     def _ask(self, operation: Operation) -> None:
         operation.sent = True

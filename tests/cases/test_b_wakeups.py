@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 import omni_async
+from omni_async.model import TransferKey
+from omni_async.rendezvous.messages import Ahead, Offer, Want
+from omni_async.rendezvous.receiver import Receiver
 from tests.cases.conftest import open_pair
 from tests.cases.processes import AgentError, Process, Processes
 
@@ -33,6 +36,29 @@ async def test_no_word_overtakes_its_data(processes: Processes, count: int, nbyt
         end.line.send("go")
     outcomes = [await end.answer(timeout=300) for end in ends]
     assert outcomes == [{"sent": count}, {"whole": count, "wrong": []}]
+
+
+def test_wants_leave_in_the_order_of_their_gets() -> None:
+    """A Want held back behind a newer one looks like one that came twice: its get waits for ever."""
+    receiver = Receiver()
+    receiver.connected()
+
+    def want(key: str) -> int:
+        return receiver.want(TransferKey("0", "1", key))
+
+    def offer(op: int) -> Offer:
+        return Offer(op, 1, [1], [], [], b"x")
+
+    first = want("first")
+    receiver.words()
+    receiver.receive(Ahead("0", "1", "unasked", offer(-1)))
+    receiver.consume(want("unasked"), holding=False)
+    held_back = want("held back")  # what came ahead pays, so this Want may travel with other words
+    receiver.receive(offer(first))
+    receiver.consume(first, holding=False)
+    asked = want("asked at once")
+    wants = [word.op for word in receiver.words() if isinstance(word, Want)]
+    assert wants == [held_back, asked]
 
 
 # --- B4: starvation under contention and after idling ---------------------------------------------
