@@ -12,14 +12,12 @@ import os
 import random
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..abc import Channel
 
 if TYPE_CHECKING:
     from ..rendezvous.messages import Message
-
-T = TypeVar("T")
 
 
 class Moment(enum.Enum):
@@ -31,7 +29,7 @@ class Moment(enum.Enum):
     """It has happened, but the coroutine has not run again: its result would be lost."""
 
 
-class CancelAt(Generic[T]):
+class CancelAt:
     """Runs a coroutine as a task and cancels that task at its ``n``-th suspension, from 0.
 
     Step ``n`` upwards until :attr:`reached` is false: then every await point was hit once::
@@ -51,10 +49,10 @@ class CancelAt(Generic[T]):
         """The coroutine was suspended that often, and the cancellation was delivered."""
         self.cancelled = False
         """The coroutine ended by ``CancelledError``."""
-        self.result: T | None = None
+        self.result: Any = None
         self.error: BaseException | None = None
 
-    async def run(self, coroutine: Coroutine[Any, Any, T], *, limit: float = 20.0) -> None:
+    async def run(self, coroutine: Coroutine[Any, Any, Any], *, limit: float = 20.0) -> None:
         """Run to the end, whatever the end is; nothing of the coroutine is raised here.
 
         Raises:
@@ -89,22 +87,21 @@ class CancelAt(Generic[T]):
             asyncio.get_running_loop().call_soon(task.cancel)
 
 
-class _Stepped(Awaitable[T]):
+class _Stepped(Awaitable[Any]):
     """Awaits a coroutine and counts its suspensions."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T], driver: CancelAt[T]) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], driver: CancelAt) -> None:
         self._coroutine = coroutine
         self._driver = driver
 
-    def __await__(self) -> Generator[Any, Any, T]:
+    def __await__(self) -> Generator[Any, Any, Any]:
         count = 0
         step: Callable[[], Any] = lambda: self._coroutine.send(None)  # noqa: E731
         while True:
             try:
                 waited = step()
             except StopIteration as end:
-                result: T = end.value
-                return result
+                return end.value
             if count == self._driver.n:
                 self._driver.suspended(waited)
             count += 1

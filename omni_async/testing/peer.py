@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import functools
 import importlib
 import os
 import signal
@@ -46,7 +47,10 @@ class Peer:
             for order in unpacker.feed(data):
                 task = loop.create_task(self._carry_out(order))
                 self._running[order.id] = task
-                task.add_done_callback(lambda _, number=order.id: self._running.pop(number))
+                task.add_done_callback(functools.partial(self._ended, order.id))
+
+    def _ended(self, number: int, task: asyncio.Task[None]) -> None:
+        del self._running[number]
 
     async def _carry_out(self, order: Order) -> None:
         try:
@@ -103,7 +107,9 @@ class Peer:
         return []
 
     def _own(self, trace: Trace) -> bool:
-        return trace.kind == "task" and trace.identity in map(id, self._running.values())
+        return trace.kind == "task" and trace.identity in [
+            id(task) for task in self._running.values()
+        ]
 
     async def do_use(self, target: str, side: str = "", **arguments: Any) -> Any:
         """Await a coroutine function of any module: ``"package.module:name"``.

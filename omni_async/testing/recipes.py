@@ -6,6 +6,7 @@ Never: carries a value's bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -56,7 +57,8 @@ def pattern_array(nbytes: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uin
     words = np.arange(-(-nbytes // 8), dtype=np.uint64)
     words *= np.uint64(0x9E3779B97F4A7C15)
     words ^= np.uint64((seed * 0x2545F4914F6CDD1D + 0x1234567) % 2**64)
-    return words.view(np.uint8)[:nbytes].copy()
+    data: np.ndarray[Any, np.dtype[np.uint8]] = words.view(np.uint8)[:nbytes].copy()
+    return data
 
 
 def _tree(nbytes: int, seed: int) -> Any:
@@ -68,7 +70,7 @@ def _tree(nbytes: int, seed: int) -> Any:
     }
 
 
-_KINDS = {
+_KINDS: dict[str, Callable[..., Any]] = {
     "family": lambda name: FAMILIES[name](),
     "sample": lambda name, sample: FAMILIES[name]()[sample],
     "pattern": pattern_array,

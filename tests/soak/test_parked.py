@@ -96,4 +96,3 @@ async def test_parked_gets(
 async def _watch(waiting: asyncio.Task[omni_async.Delivery], late: list[float]) -> None:
     delivery = await waiting
     late.append((time.monotonic_ns() - delivery.value) / 1e9)
-

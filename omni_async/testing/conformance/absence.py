@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from ..sides import attempt
 from .base import HERE, ONE_LOOP, Conformance, runs
 from .lifecycle import until_parked
 
-FALSY = [None, False, 0, 0.0, "", [], {}]
+FALSY: list[Any] = [None, False, 0, 0.0, "", [], {}]
 
 
 class Absence(Conformance):

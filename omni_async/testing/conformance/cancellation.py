@@ -30,7 +30,7 @@ class Cancellation(Conformance):
     async def test_put(self, rig: Rig, moment: Moment, nbytes: int) -> None:
         tx, rx = await rig.pair()
 
-        async def check(attempted: CancelAt[Any]) -> None:
+        async def check(attempted: CancelAt) -> None:
             outcome = await attempt(rx.get("k", pattern(nbytes, 1), timeout=0))
             if attempted.cancelled:  # offered or not, but whole
                 assert isinstance(outcome, KeyNotFound) or outcome.wrong is None
@@ -52,7 +52,7 @@ class Cancellation(Conformance):
             waiting.append(asyncio.ensure_future(attempt(rx.get("k", pattern(150_000, 1)))))
             await until_parked(tx, 1)
 
-        async def check(attempted: CancelAt[Any]) -> None:
+        async def check(attempted: CancelAt) -> None:
             if attempted.cancelled:
                 await tx.put("k", pattern(150_000, 1))  # for the case that nothing was offered
             got = await asyncio.wait_for(waiting.pop(), 5)
@@ -80,7 +80,7 @@ class Cancellation(Conformance):
             if moment is Moment.READY:  # space comes, and with it the cancellation
                 fetching.append(asyncio.create_task(fetch(0.02)))
 
-        async def check(attempted: CancelAt[Any]) -> None:
+        async def check(attempted: CancelAt) -> None:
             await (fetching.pop() if fetching else fetch(0))
             outcome = await attempt(rx.get("k", pattern(nbytes, 1), timeout=0))
             offered = not attempted.cancelled and attempted.error is None
@@ -101,7 +101,7 @@ class Cancellation(Conformance):
         async def prepare() -> None:
             await tx.put("k", pattern(nbytes, 1))
 
-        async def check(attempted: CancelAt[Any]) -> None:
+        async def check(attempted: CancelAt) -> None:
             delivery, attempted.result = attempted.result, None
             if attempted.cancelled:  # it stays on offer
                 assert (await rx.get("k", pattern(nbytes, 1), timeout=5)).wrong is None
@@ -123,7 +123,7 @@ class Cancellation(Conformance):
         async def prepare() -> None:
             await tx.put("k", pattern(nbytes, 1), consumers=2)
 
-        async def check(attempted: CancelAt[Any]) -> None:
+        async def check(attempted: CancelAt) -> None:
             attempted.result = None
             left = 2 if attempted.cancelled else 1
             for _ in range(left):
@@ -146,7 +146,7 @@ class Cancellation(Conformance):
         async def prepare() -> None:
             putting.append(asyncio.create_task(put()))
 
-        async def check(attempted: CancelAt[Any]) -> None:
+        async def check(attempted: CancelAt) -> None:
             delivery, attempted.result = attempted.result, None
             await putting.pop()
             if attempted.cancelled:
@@ -164,7 +164,7 @@ class Cancellation(Conformance):
     async def test_get_that_waits_for_a_sender(self, rig: Rig, moment: Moment) -> None:
         rx = await rig.receiver()
 
-        async def check(attempted: CancelAt[Any]) -> None:
+        async def check(attempted: CancelAt) -> None:
             await rig.quiet(rx)
 
         await _each(moment, lambda: _get(rx, "k", timeout=0.1), check, errors=True)
@@ -176,7 +176,7 @@ class Cancellation(Conformance):
     async def test_asking_once(self, rig: Rig, moment: Moment) -> None:
         tx, rx = await rig.pair()
 
-        async def check(attempted: CancelAt[Any]) -> None:
+        async def check(attempted: CancelAt) -> None:
             await rig.quiet()
             await _works(tx, rx)
 
@@ -188,7 +188,7 @@ class Cancellation(Conformance):
         tx, rx = await rig.pair()
         values = {f"k{number}": pattern_array(40_000, number) for number in range(3)}
 
-        async def check(attempted: CancelAt[Any]) -> None:
+        async def check(attempted: CancelAt) -> None:
             for number, key in enumerate(values):
                 outcome = await attempt(rx.get(key, pattern(40_000, number), timeout=0))
                 assert isinstance(outcome, KeyNotFound) or outcome.wrong is None
@@ -206,7 +206,7 @@ class Cancellation(Conformance):
         transport = tx.transport
         await tx.put("k", literal(1))
 
-        async def check(attempted: CancelAt[Any]) -> None:
+        async def check(attempted: CancelAt) -> None:
             if attempted.result is not None and not isinstance(attempted.result, int):
                 attempted.result.release()
 
@@ -221,11 +221,11 @@ class Cancellation(Conformance):
         for role, stage in (("sender", "0"), ("receiver", "1")):
             for n in range(BOUND):
                 opening = rig.opening(role, stage)  # type: ignore[arg-type]
-                entering: CancelAt[Any] = CancelAt(n, moment)
+                entering: CancelAt = CancelAt(n, moment)
                 await entering.run(opening.__aenter__())
                 assert entering.error is None
                 if not entering.cancelled:
-                    leaving: CancelAt[Any] = CancelAt(n, moment)
+                    leaving: CancelAt = CancelAt(n, moment)
                     await leaving.run(opening.__aexit__(None, None, None))
                     transport, entering.result = entering.result, None
                     assert transport.closed
@@ -238,7 +238,7 @@ class Cancellation(Conformance):
 async def _each(
     moment: Moment,
     begin: Callable[[], Coroutine[Any, Any, Any]],
-    check: Callable[[CancelAt[Any]], Awaitable[None]],
+    check: Callable[[CancelAt], Awaitable[None]],
     prepare: Callable[[], Awaitable[None]] | None = None,
     *,
     errors: bool = False,
@@ -248,7 +248,7 @@ async def _each(
         assert n < BOUND, "it never came to its end"
         if prepare is not None:
             await prepare()
-        attempted: CancelAt[Any] = CancelAt(n, moment)
+        attempted: CancelAt = CancelAt(n, moment)
         await attempted.run(begin())
         assert errors or attempted.error is None, f"suspension {n}: {attempted.error!r}"
         await check(attempted)

@@ -141,7 +141,7 @@ class MemoryOfViews(Conformance):
             values.append(delivery.value)
             if number:
                 delivery.release()
-        del delivery
+            del delivery
         await rx.cleanup("k")
         await tx.cleanup("k")
         await rx.close()

@@ -82,12 +82,7 @@ class Peers(Conformance):
         rig.peer.kill()
         waiting.cancel()
         await asyncio.wait({waiting})
-        for _ in range(400):
-            health = await tx.health()
-            if health.parked == health.in_flight == 0:
-                break
-            await asyncio.sleep(0.005)
-        assert (health.parked, health.in_flight) == (0, 0)
+        await rig.quiet(tx, pool_used=None)
         async with rig.opening("receiver", "1") as successor:
             delivery = await successor.get("0", "1", "shared", timeout=5)
             assert (delivery.value == pattern_array(300_000)).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import threading
 import traceback
@@ -20,9 +21,8 @@ class Threads(Conformance):
     async def test_another_loop_is_refused(self, rig: Rig) -> None:
         async with rig.opening("sender", "0") as tx, rig.opening("receiver", "1") as rx:
             for name, call in _calls(tx, rx).items():
-                assert isinstance(await _in_thread(lambda c=call: asyncio.run(c())), UsageError), (
-                    name
-                )
+                outcome = await _in_thread(functools.partial(_run, call))
+                assert isinstance(outcome, UsageError), name
             await tx.put("0", "1", "k", 1)
             assert (await rx.get("0", "1", "k")).value == 1
 
@@ -30,7 +30,8 @@ class Threads(Conformance):
     async def test_no_loop_is_refused(self, rig: Rig) -> None:
         async with rig.opening("sender", "0") as tx, rig.opening("receiver", "1") as rx:
             for name, call in _calls(tx, rx).items():
-                assert isinstance(await _in_thread(lambda c=call: _step(c())), UsageError), name
+                outcome = await _in_thread(functools.partial(_step, call))
+                assert isinstance(outcome, UsageError), name
             assert isinstance(await _in_thread(tx.abort), UsageError)
             assert not tx.closed
 
@@ -97,8 +98,14 @@ async def _in_thread(call: Callable[[], Any]) -> Any:
     return outcome[0] if outcome else None
 
 
-def _step(coroutine: Coroutine[Any, Any, Any]) -> Any:
+def _run(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run a coroutine in a loop of this thread."""
+    return asyncio.run(call())
+
+
+def _step(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     """Run a coroutine to its first suspension, without a loop."""
+    coroutine = call()
     try:
         return coroutine.send(None)
     except StopIteration as end:
@@ -115,7 +122,7 @@ def _child(calls: dict[str, Callable[[], Coroutine[Any, Any, Any]]], delivery: A
         refused = 0
         for call in calls.values():
             try:
-                _step(call())
+                _step(call)
             except UsageError:
                 refused += 1
         status = 0 if refused == len(calls) else 2

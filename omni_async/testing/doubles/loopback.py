@@ -62,6 +62,7 @@ class Faults:
         self.under_way = 0
         """Operations that have begun and not ended."""
         self.stuck = 0
+        self._watching: list[asyncio.Event] = []
 
     def order(self, *faults: Fault) -> None:
         """The next operations of this process suffer these."""
@@ -86,10 +87,20 @@ class Faults:
         event = asyncio.Event()
         self._released.append(event)
         self.stuck += 1
+        for watcher in self._watching:
+            watcher.set()
+        self._watching.clear()
         try:
             await event.wait()
         finally:
             self.stuck -= 1
+
+    async def until_stuck(self) -> None:
+        """Wait until an operation is stuck."""
+        if not self.stuck:
+            watcher = asyncio.Event()
+            self._watching.append(watcher)
+            await watcher.wait()
 
 
 FAULTS = Faults()
@@ -106,9 +117,9 @@ async def release() -> None:
     FAULTS.clear()
 
 
-async def stuck() -> int:
-    """How many operations are stuck here, to be used in a peer process."""
-    return FAULTS.stuck
+async def until_stuck() -> None:
+    """:meth:`Faults.until_stuck`, to be used in a peer process."""
+    await FAULTS.until_stuck()
 
 
 class Peer(msgspec.Struct, frozen=True):

@@ -117,8 +117,8 @@ def random_step(chance: random.Random, network: Network) -> Step:
         seconds = chance.choice([0.0, 0.0, 150.0, 301.0])
         return Step("tidy", {"owner": chance.choice(["a", "req"]), "seconds": seconds})
     if pick < 0.97:
-        how = chance.choice(["cut", "cut", "kill", "leave", "restart"])
-        return Step("disrupt", {"name": name, "how": how})
+        fate = chance.choice(["cut", "cut", "kill", "leave", "restart"])
+        return Step("disrupt", {"name": name, "how": fate})
     return Step("settle", {})
 
 

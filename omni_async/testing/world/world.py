@@ -425,7 +425,7 @@ class World:
         """The sender learns of a delivery with this word, or never will."""
         told: list[int] = []
         if isinstance(word, Bye):
-            told = word.held
+            told = word.held or []
         elif up and (isinstance(word, Done) or (isinstance(word, Release) and word.consumed)):
             told = [word.op]
         for op in told:
