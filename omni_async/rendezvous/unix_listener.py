@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import logging
 import os
 import socket
 
 from .._aio.fork import close_in_child
 from ..abc import ChannelHandler, Listener
 from ..errors import ProtocolError
+from ..observe.log import get_logger
 from .messages import Hello
 from .unix_address import is_path, path_of
 from .unix_line import LineOptions, UnixLine
 from .unix_peer import same_user
 
-_log = logging.getLogger(__name__)
+_log = get_logger("omni_async.rendezvous")
 
 _ACCEPTS_PER_TURN = 64
 _PAUSE = 0.1
@@ -89,7 +89,7 @@ class UnixListener(Listener):
 
     def _hold_on(self, error: OSError) -> None:
         """No descriptor is left: who waits to be accepted goes on waiting, without a busy loop."""
-        _log.warning("%s cannot accept for now: %s", self.address, error)
+        _log.warning("cannot accept for now", address=self.address, reason=str(error))
         self._loop.remove_reader(self._sock.fileno())
         self._pause = self._loop.call_later(_PAUSE, self._go_on)
 
@@ -108,7 +108,7 @@ class UnixListener(Listener):
     def _drop(self, error: Exception) -> None:
         self.dropped += 1
         if isinstance(error, ProtocolError) and str(error) != str(self.last_drop):
-            _log.warning("refused a connection: %s", error)
+            _log.warning("connection refused", reason=str(error))
         self.last_drop = error
 
     def close(self) -> None:
