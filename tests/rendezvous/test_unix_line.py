@@ -1,90 +1,24 @@
-"""One line, both ends in one loop: order, coalescing, signs of life, the ways it ends."""
+"""One line, both ends in one loop: order, coalescing, what a handler may do."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
-import time
-from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from omni_async.abc import Channel
 from omni_async.errors import ProtocolError, UsageError
 from omni_async.rendezvous.framing import FrameReader, close_fds
-from omni_async.rendezvous.heartbeat import Heartbeat
-from omni_async.rendezvous.messages import Bye, Credit, Done, Message, Offer, Ping, encode
-from omni_async.rendezvous.unix_channel import UnixChannels, UnixLine
+from omni_async.rendezvous.messages import Bye, Credit, Done, Message, Offer, encode
+from omni_async.rendezvous.unix_channel import UnixChannels
 from tests.rendezvous.lines import Pair, Recorder, hello, pair, regions, want
 from tests.rendezvous.test_unix_framing import feed, frame
 from tests.rendezvous.test_unix_outbox import same_file
+from tests.rendezvous.wire import Wire, drain, drain_end, ends, wire
 
-
-@pytest.fixture
-async def ends(namespace: str) -> AsyncIterator[Pair]:
-    async with pair(UnixChannels(), namespace) as both:
-        yield both
-
-
-class Wire:
-    """The other end of a line as a bare socket, after the handshake."""
-
-    def __init__(self) -> None:
-        self.handler = Recorder()
-        self.line: UnixLine
-        self.sock: socket.socket
-
-    async def open(self, namespace: str, **options: float) -> None:
-        channels = UnixChannels(**options)  # type: ignore[arg-type]
-        ends = Pair(channels, f"{namespace}-wire")
-        self.listener = await channels.listen(
-            ends.endpoint, hello("sender", ends.endpoint.namespace), self.handler
-        )
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.setblocking(False)
-        self.sock.connect("\0" + self.listener.address.removeprefix("unix:@"))
-        self.sock.send(frame(encode(hello("receiver", ends.endpoint.namespace))))
-        line = await self.handler.next("opened")
-        assert isinstance(line, UnixLine)
-        self.line = line
-        assert self.sock.recv(1000)  # its Hello
-
-    def close(self) -> None:
-        self.line.close()
-        self.listener.close()
-        self.sock.close()
-
-
-@pytest.fixture
-async def wire(namespace: str) -> AsyncIterator[Wire]:
-    bare = Wire()
-    await bare.open(namespace)
-    yield bare
-    bare.close()
-
-
-def drain(sock: socket.socket) -> list[int]:
-    """Sizes of what lies in the socket, one for each write of a word's length or more."""
-    sizes: list[int] = []
-    while True:
-        try:
-            data = sock.recv(1 << 20)
-        except BlockingIOError:
-            return sizes
-        if not data:
-            return sizes
-        sizes.append(len(data))
-
-
-def drain_end(sock: socket.socket) -> bool:
-    """Whether the other side has closed."""
-    try:
-        return not sock.recv(1 << 20)
-    except BlockingIOError:
-        return False
-    except ConnectionResetError:
-        return True
+__all__ = ["ends", "wire"]
 
 
 class TestSending:
@@ -378,209 +312,6 @@ class TestReceiving:
             await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert count == 256
-
-
-class TestEnds:
-    async def test_end_of_file(self, wire: Wire) -> None:
-        wire.sock.send(frame(encode(want(1))))
-        wire.sock.close()
-        assert await wire.handler.next("received") == want(1)
-        assert await wire.handler.next("ended") is None
-
-    async def test_last_words_are_read_although_ours_fail(self, wire: Wire) -> None:
-        """A peer says Bye and closes while we write to it: its Bye is heard, then its end."""
-        wire.sock.send(frame(encode(Bye("done"))))
-        wire.sock.close()
-        wire.line.send(Done(1))
-        wire.line.send(Done(2))
-        assert await wire.handler.next("received") == Bye("done")
-        await wire.handler.next("ended")
-        assert len(wire.handler.events) == 3
-
-    async def test_close_delivers_what_was_sent(self, ends: Pair) -> None:
-        for op in range(1000):
-            ends.tx.send(Done(op))
-        ends.tx.close()
-        await ends.receiver.next("ended")
-        assert ends.receiver.words == [Done(op) for op in range(1000)]
-
-    async def test_detach_keeps_the_descriptor(self, ends: Pair) -> None:
-        ends.rx.send(want(1))
-        ends.rx.send(Bye("held", [1]))
-        fd = ends.rx.detach()
-        assert fd >= 0
-        assert ends.rx.detach() == -1
-        ends.rx.close()
-        ends.rx.send(want(2))
-        assert await ends.sender.next("received") == want(1)
-        assert await ends.sender.next("received") == Bye("held", [1])
-        await asyncio.sleep(0.02)
-        assert ends.sender.queue("ended").empty()
-        os.close(fd)
-        await ends.sender.next("ended")
-        assert ends.sender.words == [want(1), Bye("held", [1])]
-
-    async def test_bye_of_a_peer_that_keeps_its_end(self, ends: Pair) -> None:
-        """It listens no more, and that its end stays open is no proof: the handler may watch."""
-        ends.rx.send(Bye("no more"))
-        fd = ends.rx.detach()
-        watched: list[int] = []
-        note = ends.sender.ended
-
-        def ended(channel: Channel, error: Exception | None) -> None:
-            watched.append(channel.detach())
-            note(channel, error)
-
-        ends.sender.ended = ended  # type: ignore[method-assign]
-        error = await ends.sender.next("ended")
-        assert isinstance(error, ProtocolError)
-        assert "does not listen" in str(error)
-        assert ends.sender.words == [Bye("no more")]
-        loop = asyncio.get_running_loop()
-        end = asyncio.Event()
-        loop.add_reader(watched[0], end.set)
-        await asyncio.sleep(0.02)
-        assert not end.is_set()
-        os.close(fd)
-        await end.wait()
-        assert os.read(watched[0], 1) == b""
-        loop.remove_reader(watched[0])
-        os.close(watched[0])
-
-    async def test_bye_and_end_together_are_an_orderly_end(self, wire: Wire) -> None:
-        wire.sock.send(frame(encode(Bye("closed"))))
-        assert await wire.handler.next("received") == Bye("closed")
-        wire.line.send(Done(1))  # nobody would read it
-        wire.sock.close()
-        assert await wire.handler.next("ended") is None
-
-    async def test_detach_inside_ended_after_end_of_file(self, wire: Wire) -> None:
-        fds: asyncio.Queue[int] = asyncio.Queue()
-        wire.handler.ended = lambda channel, error: fds.put_nowait(channel.detach())  # type: ignore[method-assign]
-        wire.sock.close()
-        fd = await fds.get()
-        assert os.read(fd, 1) == b""
-        os.close(fd)
-
-    async def test_writing_error_that_is_no_end(self, wire: Wire) -> None:
-        class Failing:
-            def send(self, data: bytes) -> int:
-                raise OSError(105, "No buffer space available")
-
-        wire.line._outbox._sock = Failing()  # type: ignore[assignment]
-        wire.line.send(Done(1))
-        assert wire.handler.queue("ended").empty()  # not from inside send
-        error = await wire.handler.next("ended")
-        assert isinstance(error, OSError)
-
-    async def test_end_while_waiting_to_write(self, ends: Pair) -> None:
-        """The socket is full when the peer goes: the writer's end is told once."""
-        for _ in range(8):
-            ends.tx.send(Offer(1, 1, [1], [], [], bytes(1 << 20)))
-        ends.rx.close()
-        await ends.sender.next("ended")
-        assert ends.tx.queued == 0
-        assert ends.sender.queue("ended").empty()
-
-
-class TestSignsOfLife:
-    async def test_idle_lines_speak(self, namespace: str) -> None:
-        wire = Wire()
-        await wire.open(namespace, silent_after=0.08)
-        for _ in range(3):
-            loop = asyncio.get_running_loop()
-            data = await asyncio.wait_for(loop.sock_recv(wire.sock, 100), 5)
-            assert data == frame(encode(Ping()))
-        wire.close()
-
-    async def test_silence_is_told_twice_and_ends_with_a_word(self, namespace: str) -> None:
-        wire = Wire()
-        await wire.open(namespace, silent_after=0.05, peer_timeout=0.2)
-        first = await wire.handler.next("silent")
-        second = await wire.handler.next("silent")
-        assert 0.05 <= first < 0.2 <= second < 1.0
-        await asyncio.sleep(0.1)
-        assert wire.handler.queue("silent").empty()
-        wire.sock.send(frame(encode(Ping())))
-        assert 0.05 <= await wire.handler.next("silent") < 0.2
-        assert wire.handler.words == []  # a Ping is not the handler's
-        wire.close()
-
-    async def test_two_idle_ends_keep_each_other_awake(self, namespace: str) -> None:
-        async with pair(UnixChannels(silent_after=0.1, peer_timeout=0.3), namespace) as ends:
-            await asyncio.sleep(0.8)
-            assert ends.sender.queue("silent").empty()
-            assert ends.receiver.queue("silent").empty()
-
-    async def test_own_blocked_loop_accuses_nobody(self, namespace: str) -> None:
-        async with pair(UnixChannels(silent_after=0.2, peer_timeout=0.4), namespace) as ends:
-            time.sleep(1.0)  # noqa: ASYNC251 - a synchronous step of the engine
-            await asyncio.sleep(0.1)
-            assert ends.sender.queue("silent").empty()
-            assert ends.receiver.queue("silent").empty()
-
-    async def test_close_from_inside_silent(self, namespace: str) -> None:
-        wire = Wire()
-        await wire.open(namespace, silent_after=0.05)
-        silences: list[float] = []
-
-        def silent(channel: Channel, seconds: float) -> None:
-            silences.append(seconds)
-            channel.close()
-
-        wire.handler.silent = silent  # type: ignore[method-assign]
-        await asyncio.sleep(0.4)
-        assert len(silences) == 1
-        wire.close()
-
-    async def test_nothing_is_added_to_a_line_that_takes_nothing(self, namespace: str) -> None:
-        wire = Wire()
-        await wire.open(namespace, silent_after=0.05)
-        while not wire.line.queued:
-            wire.line.send(Offer(1, 1, [1], [], [], bytes(100_000)))
-            wire.line.flush()
-        queued = wire.line.queued
-        await asyncio.sleep(0.3)
-        assert wire.line.queued == queued
-        wire.close()
-
-
-def beats(beat: Heartbeat, times: Sequence[float]) -> list[float]:
-    return [silence for now in times if (silence := beat.tick(now)[1]) is not None]
-
-
-class TestHeartbeat:
-    def test_every_tick_adds_at_most_a_period(self) -> None:
-        beat = Heartbeat(2.0, 30.0)
-        assert beat.period == 0.5
-        assert beats(beat, [0.0, 0.5, 10.5, 20.5]) == []  # 20 s, most of them ours
-        assert beats(beat, [21.0]) == [2.0]
-
-    def test_never_earlier_than_the_threshold(self) -> None:
-        beat = Heartbeat(2.0, 30.0)
-        ticks = [0.5 * n for n in range(200)]
-        assert beats(beat, ticks) == [2.0, 30.0]
-
-    def test_a_sign_begins_anew(self) -> None:
-        beat = Heartbeat(1.0, 1.0)
-        assert beats(beat, [0.25 * n for n in range(9)]) == [1.0]
-        beat.heard = True
-        assert beats(beat, [2.25 + 0.25 * n for n in range(9)]) == [1.0]
-
-    def test_both_thresholds_in_any_order(self) -> None:
-        assert beats(Heartbeat(2.0, 0.5), [0.125 * n for n in range(40)]) == [
-            0.5,
-            2.0,
-        ]
-
-    def test_speaks_every_second_tick_when_idle(self) -> None:
-        beat = Heartbeat(2.0, 30.0)
-        spoken = []
-        for n in range(6):
-            speak, _ = beat.tick(n * 0.5)
-            spoken.append(speak)
-            beat.said = speak
-        assert spoken == [False, True, False, True, False, True]
 
 
 async def test_credit_of_a_thousand_words_is_one_write(wire: Wire) -> None:
