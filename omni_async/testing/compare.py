@@ -155,8 +155,9 @@ def _tensor_bytes(tensor: Any, torch: Any) -> bytes:
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().reshape(-1)
     if not plain.numel():
         return b""
-    packed = torch.empty(plain.shape, dtype=plain.dtype).copy_(plain)  # strides of its own
-    raw: bytes = packed.view(torch.uint8).numpy().tobytes()
+    if plain.numel() == 1:  # any stride counts as contiguous, but not for a view as bytes
+        plain = plain.as_strided((1,), (1,))
+    raw: bytes = plain.contiguous().view(torch.uint8).numpy().tobytes()
     return raw
 
 

@@ -25,6 +25,9 @@ from .sides import LocalSide, RemoteSide, Side
 
 _serial = itertools.count(1)
 
+CLOSING = 15.0
+"""Seconds that closing everything may take."""
+
 
 class Way(enum.Enum):
     """Where the two ends live."""
@@ -143,9 +146,9 @@ class Rig:
                 try:
                     await _limited(test, limit)
                 except BaseException:
-                    await self._close(checked=False)
+                    await asyncio.wait_for(self._close(checked=False), CLOSING)
                     raise
-                await self._close(checked=True)
+                await asyncio.wait_for(self._close(checked=True), CLOSING)
             if self._peer is not None and self._peer.alive:
                 leaks = await self._peer.call("leaks", grace=2.0)
                 assert not leaks, f"left behind in the other process: {'; '.join(leaks)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import gc
+import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -15,6 +16,7 @@ import numpy as np
 
 from ..errors import OmniAsyncError
 from ..model import Capabilities, Health, Receipt
+from ..pool import ManagedBuffer
 from .compare import difference
 from .orders import ErrorWord, error_word
 from .recipes import Recipe
@@ -361,9 +363,10 @@ def _with(timeout: Limit, **options: Any) -> dict[str, Any]:
 
 def _differs(value: Any, want: Recipe) -> str | None:
     expected = want.make()
-    if hasattr(value, "to_bytes") and not isinstance(value, (int, np.generic)):
-        same = value.to_bytes() == expected.tobytes()  # a ManagedBuffer
+    if isinstance(value, ManagedBuffer):
+        same = value.to_bytes() == expected.tobytes()
         return None if same else "value: a buffer has other bytes"
-    if type(value).__module__ == "torch" and isinstance(expected, np.ndarray):
-        value = value.numpy()  # put as a buffer or built by empty()
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor) and isinstance(expected, np.ndarray):
+        value = value.numpy()  # put as a buffer, or built by empty()
     return difference(value, expected)

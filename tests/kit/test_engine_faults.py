@@ -144,8 +144,8 @@ async def test_a_late_operation_lands_in_nobodys_buffer(
         await quiet(rx, pool_used=None, in_flight=None)
         for seed, delivery in enumerate(held, 2):
             assert (delivery.value == pattern_array(NBYTES, seed)).all()
+            del delivery
         held.clear()
-        del delivery
         late = await rx.get("0", "1", "late", timeout=10)  # it stayed on offer
         assert (late.value == pattern_array(NBYTES, 1)).all()
         del late

@@ -11,6 +11,7 @@ import contextlib
 import os
 import random
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,7 @@ async def _away(peer: PeerProcess, namespace: str, role: str, stage: str) -> Rem
 
 
 @contextlib.asynccontextmanager
-async def _peer() -> Any:
+async def _peer() -> AsyncIterator[PeerProcess]:
     peer = PeerProcess()
     try:
         with peer.attached():

@@ -135,7 +135,7 @@ class MemoryOfViews(Conformance):
     async def test_views_outlive_the_transports(self, rig: Rig) -> None:
         tx, rx = await rig.pair()
         assert isinstance(rx, LocalSide)
-        values = []
+        values: list[Any] = []
         for number in range(3):
             delivery = await _deliver(tx, rx, NBYTES, number)
             values.append(delivery.value)
@@ -151,8 +151,9 @@ class MemoryOfViews(Conformance):
             assert (value == pattern_array(NBYTES, number)).all()
             value[:] = 255 - number
             assert (value == 255 - number).all()
+            del value
         gone = weakref.ref(values[0])
-        del value, values
+        del values
         gc.collect()
         assert gone() is None
 
