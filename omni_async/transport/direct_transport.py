@@ -238,6 +238,9 @@ class DirectTransport(Transport):
         if self._closing is None:
             self._closing = self._wiring.loop.create_future()
             self._end_lines()
+            half = self._sending or self._receiving
+            assert half is not None
+            half.abandon()
             self._release_parts()
             self._closing.set_result(None)
 

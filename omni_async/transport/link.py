@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from ..abc import Channel, RemoteRegion
-from ..errors import OmniAsyncError, ProtocolError
+from ..errors import EngineFault, OmniAsyncError, ProtocolError
 from ..model import Move, Verb
 from ..observe.log import get_logger
 from ..pool import Lease
@@ -271,6 +271,8 @@ class Link:
             await self.wiring.engine.read(self.incarnation, moves, dict(self.known))
         except OmniAsyncError as error:
             outcome = error
+        except Exception as error:  # noqa: BLE001 - whatever it is, the get's caller is told of it
+            outcome = EngineFault(f"the engine broke its contract: {error!r}")
         del lifeline  # until here the sender must not believe that nobody reads
         wanted = self._reading.pop(op)
         if wanted:

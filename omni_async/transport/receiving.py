@@ -226,6 +226,9 @@ class Receiving:
         if reads:
             await asyncio.wait(reads, timeout=timeout)
 
+    def abandon(self) -> None:
+        """Wait for nothing: reads under way keep what they need themselves."""
+
     def close(self, reason: str) -> None:
         """End all links; waiting gets end with ``ClosedError``. Living views keep their memory."""
         self._completions.close(ClosedError(reason))

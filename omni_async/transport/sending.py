@@ -9,23 +9,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ..abc import Channel, RemoteRegion
 from ..codec import encode
 from ..errors import (
     ClosedError,
     KeyExists,
-    OmniAsyncError,
     PoolExhausted,
-    ProtocolError,
     TransferError,
     TransferTimeout,
 )
-from ..model import Move, Receipt, Region, TransferKey, Verb
+from ..model import Receipt, TransferKey, Verb
 from ..observe.log import get_logger
-from ..rendezvous.messages import Bye, Message, Regions
-from ..rendezvous.sender import Sender, Write
-from .peers import EndWatch, learn_regions
+from ..rendezvous.sender import Sender
 from .placing import place
+from .receivers import Receivers
 from .wiring import Wiring
 
 _log = get_logger("omni_async.transport")
@@ -44,34 +40,26 @@ IDLE_PAUSE = 0.01
 
 
 class Sending:
-    """Listens for receivers and serves what is put. A :class:`ChannelHandler`."""
+    """Serves what is put."""
 
     def __init__(self, wiring: Wiring) -> None:
         self._wiring = wiring
         self.core = Sender(wiring.options.buffer_ttl_seconds)
         self.address = ""
-        self._numbers: dict[Channel, int] = {}
-        self._channels: dict[int, Channel] = {}
-        self._remote: dict[int, dict[int, RemoteRegion]] = {}
-        self._last = 0
-        self._writes: dict[asyncio.Task[None], int] = {}
-        """Engine operations under way, and the receiver each of them writes to."""
-        self._watches: dict[int, EndWatch] = {}
+        self._receivers = Receivers(wiring, self.core, self.pump)
         self._expiry: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._drained: list[asyncio.Future[None]] = []
         self._unsettled: list[asyncio.Future[None]] = []
         """Puts that wait for word of a claim."""
-        self._silent: dict[int, float] = {}
-        """Since when receivers are silent."""
         self._closed = False
 
     async def open(self) -> None:
         """Bind the sender's address."""
         wiring = self._wiring
-        wiring.pool.on_grow = self._grown
-        wiring.pool.on_shrink = self._shrunk
-        self._listener = await wiring.channels.listen(wiring.endpoint, wiring.hello, self)
+        self._listener = await wiring.channels.listen(
+            wiring.endpoint, wiring.hello, self._receivers
+        )
         self.address = self._listener.address
 
     async def put(
@@ -89,7 +77,7 @@ class Sending:
         except TransferError as error:
             text = f"put of {where.key!r} on {where.edge}: {error}"
             if isinstance(error, PoolExhausted):
-                text += f"; waited {wiring.loop.time() - now:.1f} s{self._holders()}"
+                text += f"; waited {wiring.loop.time() - now:.1f} s{self._receivers.holders()}"
             raise _located(error, text, wiring.where(where)) from error.__cause__
         try:
             if core.directory.get(where) is not None:
@@ -141,7 +129,7 @@ class Sending:
             if not await self._settled(until):
                 if entry.touched or entry.ahead is None:
                     raise self._exists(where)
-                channel = self._channels.get(entry.ahead[0])
+                channel = self._receivers.channels.get(entry.ahead[0])
                 peer = channel.name if channel is not None else "a receiver that has gone"
                 raise TransferTimeout(
                     f"put of {where.key!r} on {where.edge}: {peer} was offered what was put under "
@@ -179,15 +167,13 @@ class Sending:
         core = self.core
         if core.outbox:
             for peer, message in core.outbox:
-                channel = self._channels.get(peer)
+                channel = self._receivers.channels.get(peer)
                 if channel is not None:
                     channel.send(message)
             core.outbox.clear()
         if core.writes:
             for write in core.writes:
-                task = self._wiring.loop.create_task(self._write(write))
-                self._writes[task] = write.ref[0]
-                task.add_done_callback(self._write_ended)
+                self._receivers.begin(write)
             core.writes.clear()
         if self._unsettled:
             for settled in self._unsettled:
@@ -197,105 +183,6 @@ class Sending:
             for waiter in self._drained:
                 _give_up(waiter)
             self._drained.clear()
-
-    # --- channel handler --------------------------------------------------------------------------
-
-    def opened(self, channel: Channel) -> None:
-        self._last += 1
-        self._numbers[channel] = self._last
-        self._channels[self._last] = channel
-        self.core.peer_opened(self._last, channel.peer.stage)
-        self._wiring.engine.meet(channel.peer.incarnation, channel.peer.engine)
-        if self._wiring.engine.verb is not Verb.WRITE:
-            word, fds = self._wiring.regions()
-            if word.added:
-                channel.send(word, fds)
-
-    def received(self, channel: Channel, message: Message, fds: list[int]) -> None:
-        number = self._numbers.get(channel)
-        if number is None:
-            return
-        if self._silent:
-            self._silent.pop(number, None)
-        if isinstance(message, Regions):
-            known = self._remote.setdefault(number, {})
-            learn_regions(self._wiring.engine, channel, message, fds, known)
-        else:
-            self.core.receive(number, message)
-            if isinstance(message, Bye) and message.held != []:
-                self.ended(channel, ProtocolError(message.reason, peer=channel.name))
-            self.pump()
-
-    def silent(self, channel: Channel, seconds: float) -> None:
-        self._silent[self._numbers[channel]] = self._wiring.loop.time() - seconds
-        _log.warning("receiver is silent", peer=channel.name, seconds=round(seconds, 1))
-        if seconds >= self._wiring.options.peer_timeout:
-            self.ended(channel, ProtocolError("silent for too long", peer=channel.name))
-
-    def ended(self, channel: Channel, error: Exception | None) -> None:
-        number = self._numbers.pop(channel, None)
-        if number is None:
-            return
-        del self._channels[number]
-        self._silent.pop(number, None)
-        # A line that the peer closed proves that it reads no more; one that we give up does not.
-        proven = not isinstance(error, ProtocolError)
-        fd = -1 if proven else channel.detach()
-        channel.close()
-        self.core.peer_ended(number, proven=proven)
-        if fd >= 0:
-            self._watches[number] = EndWatch(self._wiring.loop, fd, lambda: self._proven(number))
-        self._retire(number)
-        self.pump()
-
-    def _retire(self, number: int) -> None:
-        """Forget a vanished receiver's regions, once no write to them is under way."""
-        if number not in self._channels and number not in self._writes.values():
-            for remote in self._remote.pop(number, {}).values():
-                self._wiring.engine.detach(remote)
-
-    def _proven(self, number: int) -> None:
-        del self._watches[number]
-        self.core.peer_proven(number)
-        self.pump()
-
-    # --- pool and engine --------------------------------------------------------------------------
-
-    def _grown(self, region: Region) -> None:
-        if self._wiring.engine.verb is not Verb.WRITE:
-            word, fds = self._wiring.regions([region.id])
-            for channel in self._channels.values():
-                channel.send(word, fds)
-
-    def _shrunk(self, region: Region) -> None:
-        if self._wiring.engine.verb is not Verb.WRITE:
-            for channel in self._channels.values():
-                channel.send(Regions([], [region.id]))
-
-    def _write_ended(self, task: asyncio.Task[None]) -> None:
-        self._retire(self._writes.pop(task))
-
-    async def _write(self, write: Write) -> None:
-        peer = write.ref[0]
-        known = self._remote.get(peer, {})
-        channel = self._channels.get(peer)
-        problem: str | None = None
-        moves = []
-        for source, target in zip(write.payload.places, write.places, strict=True):
-            region = known.get(target.region)
-            if region is None or target.offset + target.nbytes > region.nbytes:
-                problem = f"landing slot {target} lies outside the regions that were announced"
-                break
-            address = self._wiring.pool.regions[source.region].address + source.offset
-            moves.append(Move(address, target.region, target.offset, target.nbytes))
-        if problem is None:
-            peer_id = channel.peer.incarnation if channel is not None else ""
-            try:
-                await self._wiring.engine.write(peer_id, moves, known)
-            except OmniAsyncError as error:
-                problem = str(error)
-        self.core.written(write.ref, problem)
-        self.pump()
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -317,17 +204,6 @@ class Sending:
             )
         self.pump()
         self._set_expiry()
-
-    def _holders(self) -> str:
-        """Which receivers hold memory, for a put that found none."""
-        now, parts = self._wiring.loop.time(), []
-        for number, count in self.core.directory.holders().items():
-            channel = self._channels.get(number)
-            name = channel.name if channel is not None else "a receiver that has gone"
-            since = self._silent.get(number)
-            silent = "" if since is None else f", silent for {now - since:.1f} s"
-            parts.append(f"{count} payload(s) held by {name}{silent}")
-        return "".join(f"; {part}" for part in parts)
 
     def _trim(self, puts: int) -> None:
         """Give pages back to the system piece by piece, once nothing was put for a while."""
@@ -377,22 +253,19 @@ class Sending:
         for timer in (self._expiry, self._idle):
             if timer is not None:
                 timer.cancel()
-        for watch in self._watches.values():
-            watch.close()
         count = self.core.close(lent_is_free=self._wiring.engine.verb is not Verb.READ)
         self.pump()
         self._listener.close()
-        for channel in list(self._channels.values()):
-            channel.send(Bye(reason))
-            channel.close()
-        self._channels.clear()
-        self._numbers.clear()
+        self._receivers.close(reason)
         return count
 
     async def settle(self, timeout: float) -> None:
-        """Wait for the engine's writes to end: their slots are theirs until then."""
-        if self._writes:
-            await asyncio.wait(self._writes, timeout=timeout)
+        """Wait for engine operations under way."""
+        await self._receivers.settle(timeout)
+
+    def abandon(self) -> None:
+        """Wait for nothing."""
+        self._receivers.abandon()
 
 
 def _give_up(waiter: asyncio.Future[None]) -> None:

@@ -1,0 +1,226 @@
+"""The sender's lines to its receivers, and the engine's writes to them.
+
+In: channels and their words, writes to begin. Out: the core's words on their way, word of ends.
+Never: lets a receiver believe that no write can land any more while one is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ..abc import Channel, RemoteRegion
+from ..errors import OmniAsyncError, ProtocolError
+from ..model import Move, Region, Verb
+from ..observe.log import get_logger
+from ..rendezvous.messages import Bye, Message, PlaceWord, Regions
+from ..rendezvous.sender import Sender, Write
+from .peers import EndWatch, learn_regions
+from .wiring import Wiring
+
+_log = get_logger("omni_async.transport")
+
+
+class Receivers:
+    """A :class:`ChannelHandler`: one number for each line, by which the core knows its receiver.
+
+    Args:
+        pump: called when the core may have something to say.
+    """
+
+    def __init__(self, wiring: Wiring, core: Sender, pump: Callable[[], None]) -> None:
+        self._wiring = wiring
+        self._core = core
+        self._pump = pump
+        self._last = 0
+        self._numbers: dict[Channel, int] = {}
+        self.channels: dict[int, Channel] = {}
+        self._remote: dict[int, dict[int, RemoteRegion]] = {}
+        self._silent: dict[int, float] = {}
+        """Since when receivers are silent."""
+        self._writes: dict[asyncio.Task[None], int] = {}
+        """Engine operations under way, and the receiver each of them writes to."""
+        self._watches: dict[int, EndWatch] = {}
+        self._held_back: dict[int, int] = {}
+        """Descriptors of lines that were given up while a write to their receivers was under way."""
+        self._closed = False
+        wiring.pool.on_grow = self._grown
+        wiring.pool.on_shrink = self._shrunk
+
+    # --- channel handler --------------------------------------------------------------------------
+
+    def opened(self, channel: Channel) -> None:
+        self._last += 1
+        self._numbers[channel] = self._last
+        self.channels[self._last] = channel
+        self._core.peer_opened(self._last, channel.peer.stage)
+        self._wiring.engine.meet(channel.peer.incarnation, channel.peer.engine)
+        if self._wiring.engine.verb is not Verb.WRITE:
+            word, fds = self._wiring.regions()
+            if word.added:
+                channel.send(word, fds)
+
+    def received(self, channel: Channel, message: Message, fds: list[int]) -> None:
+        number = self._numbers.get(channel)
+        if number is None:
+            return
+        if self._silent:
+            self._silent.pop(number, None)
+        if isinstance(message, Regions):
+            known = self._remote.setdefault(number, {})
+            learn_regions(self._wiring.engine, channel, message, fds, known)
+        else:
+            self._core.receive(number, message)
+            if isinstance(message, Bye) and message.held != []:
+                self.ended(channel, ProtocolError(message.reason, peer=channel.name))
+            self._pump()
+
+    def silent(self, channel: Channel, seconds: float) -> None:
+        self._silent[self._numbers[channel]] = self._wiring.loop.time() - seconds
+        _log.warning("receiver is silent", peer=channel.name, seconds=round(seconds, 1))
+        if seconds >= self._wiring.options.peer_timeout:
+            self.ended(channel, ProtocolError("silent for too long", peer=channel.name))
+
+    def ended(self, channel: Channel, error: Exception | None) -> None:
+        number = self._numbers.pop(channel, None)
+        if number is None:
+            return
+        del self.channels[number]
+        self._silent.pop(number, None)
+        # A line that the peer closed proves that it reads no more; one that we give up does not.
+        proven = not isinstance(error, ProtocolError)
+        if not proven:
+            self._give_up(number, channel)
+        channel.close()
+        self._core.peer_ended(number, proven=proven)
+        self._retire(number)
+        self._pump()
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def _give_up(self, number: int, channel: Channel) -> None:
+        fd = channel.detach()
+        if fd >= 0:
+            self._held_back[number] = fd
+            self._watch(number)
+
+    def _watch(self, number: int) -> None:
+        """Tell a receiver that was given up of the end, and wait for its own.
+
+        Not before the last write into its memory has ended: it takes this end for the proof of that.
+        """
+        if number in self._held_back and number not in self._writes.values():
+            fd = self._held_back.pop(number)
+            if self._closed:
+                os.close(fd)
+                return
+            self._watches[number] = EndWatch(self._wiring.loop, fd, lambda: self._proven(number))
+
+    def _proven(self, number: int) -> None:
+        del self._watches[number]
+        self._core.peer_proven(number)
+        self._pump()
+
+    def _retire(self, number: int) -> None:
+        """Forget a vanished receiver's regions, once no write to them is under way."""
+        if number not in self.channels and number not in self._writes.values():
+            for remote in self._remote.pop(number, {}).values():
+                self._wiring.engine.detach(remote)
+
+    def close(self, reason: str) -> None:
+        """Say good-bye. A line to a receiver that is being written to ends with the write."""
+        busy = set(self._writes.values())
+        for number, channel in list(self.channels.items()):
+            channel.send(Bye(reason))
+            if number in busy:
+                self._give_up(number, channel)
+            channel.close()
+        self.channels.clear()
+        self._numbers.clear()
+
+    async def settle(self, timeout: float) -> None:
+        """Wait for the engine's writes to end: their slots are theirs until then.
+
+        Where one does not end, its receiver's line stays open with this process.
+        """
+        if self._writes:
+            await asyncio.wait(self._writes, timeout=timeout)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Wait for nothing more."""
+        self._closed = True
+        for watch in self._watches.values():
+            watch.close()
+
+    # --- pool and engine --------------------------------------------------------------------------
+
+    def _grown(self, region: Region) -> None:
+        if self._wiring.engine.verb is not Verb.WRITE:
+            word, fds = self._wiring.regions([region.id])
+            for channel in self.channels.values():
+                channel.send(word, fds)
+
+    def _shrunk(self, region: Region) -> None:
+        if self._wiring.engine.verb is not Verb.WRITE:
+            for channel in self.channels.values():
+                channel.send(Regions([], [region.id]))
+
+    def begin(self, write: Write) -> None:
+        """Let the engine write; the core is told of the end."""
+        task = self._wiring.loop.create_task(self._write(write))
+        self._writes[task] = write.ref[0]
+        task.add_done_callback(self._write_ended)
+
+    def _write_ended(self, task: asyncio.Task[None]) -> None:
+        number = self._writes.pop(task)
+        self._watch(number)
+        self._retire(number)
+
+    async def _write(self, write: Write) -> None:
+        peer = write.ref[0]
+        known = self._remote.get(peer, {})
+        channel = self.channels.get(peer)
+        problem = _outside(write.places, known)
+        if problem is None:
+            regions = self._wiring.pool.regions
+            moves = [
+                Move(regions[s.region].address + s.offset, t.region, t.offset, t.nbytes)
+                for s, t in zip(write.payload.places, write.places, strict=True)
+            ]
+            peer_id = channel.peer.incarnation if channel is not None else ""
+            try:
+                await self._wiring.engine.write(peer_id, moves, known)
+            except OmniAsyncError as error:
+                problem = str(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the receiver is told of it
+                problem = f"the engine broke its contract: {error!r}"
+        self._core.written(write.ref, problem)
+        self._pump()
+
+    # --- for people -------------------------------------------------------------------------------
+
+    def holders(self) -> str:
+        """Which receivers hold memory, for a put that found none."""
+        now, parts = self._wiring.loop.time(), []
+        for number, count in self._core.directory.holders().items():
+            channel = self.channels.get(number)
+            name = channel.name if channel is not None else "a receiver that has gone"
+            since = self._silent.get(number)
+            silent = "" if since is None else f", silent for {now - since:.1f} s"
+            parts.append(f"{count} payload(s) held by {name}{silent}")
+        return "".join(f"; {part}" for part in parts)
+
+
+def _outside(places: list[PlaceWord], known: dict[int, RemoteRegion]) -> str | None:
+    """Which landing slot is in no region that its receiver has announced."""
+    for place in places:
+        region = known.get(place.region)
+        if (
+            region is None
+            or place.offset < 0
+            or place.nbytes < 0
+            or place.offset + place.nbytes > region.nbytes
+        ):
+            return f"landing slot {place} lies outside the regions that were announced"
+    return None
