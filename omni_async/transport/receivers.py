@@ -7,6 +7,7 @@ Never: lets a receiver believe that no write can land any more while one is unde
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 
 from ..abc import Channel, RemoteRegion
