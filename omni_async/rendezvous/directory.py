@@ -156,9 +156,9 @@ class Directory:
         self._refs[ref] = entry
         self._ahead += 1
 
-    def lent(self) -> list[Ref]:
-        """Offers made ahead that were not used."""
-        return [ref for ref, entry in self._refs.items() if entry.ahead == ref]
+    def refs(self) -> list[Ref]:
+        """Operations that pin memory: claims, readers, offers made ahead."""
+        return list(self._refs)
 
     def taken(self, ref: Ref) -> Entry | None:
         """The entry of an operation; what was offered ahead becomes a claim by being used."""

@@ -179,19 +179,20 @@ class Sender:
             self.recall(entry)
         return len(self.directory.expire(now))
 
-    def close(self, *, lent_is_free: bool = False) -> int:
+    def close(self, *, peers_read: bool = False) -> int:
         """Drop everything that is on offer; returns how many payloads nobody had fetched.
 
         Args:
-            lent_is_free: an offer made ahead and not used is no operation on this side's memory. So it
-                is for engines that read nothing here unless told to, or from mappings of their own.
+            peers_read: receivers read this side's memory by its address (READ). Then what they were
+                offered stays theirs until they say so; what they have not used is recalled.
         """
         entries = list(self.directory.entries())
         for entry in entries:
-            self.directory.unlist(entry, EntryState.DROPPED)
-        if lent_is_free:
-            for ref in self.directory.lent():
-                self._finish(ref)
+            self._unlist(entry, EntryState.DROPPED)
+        if not peers_read:
+            for ref in self.directory.refs():
+                if ref not in self._writing:
+                    self._finish(ref)
         return len(entries)
 
     def _want(self, peer: int, want: Want) -> None:

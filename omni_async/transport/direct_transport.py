@@ -230,8 +230,8 @@ class DirectTransport(Transport):
             assert half is not None
             await half.settle(SETTLE_SECONDS)
         finally:
-            self._release_parts()
             self._closing.set_result(None)
+            self._release_parts()
 
     def abort(self) -> None:
         self._bound.check()
@@ -241,8 +241,8 @@ class DirectTransport(Transport):
             half = self._sending or self._receiving
             assert half is not None
             half.abandon()
-            self._release_parts()
             self._closing.set_result(None)
+            self._release_parts()
 
     def _end_lines(self) -> None:
         reason = f"transport {self.endpoint} was closed"

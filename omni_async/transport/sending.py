@@ -53,6 +53,7 @@ class Sending:
         self._unsettled: list[asyncio.Future[None]] = []
         """Puts that wait for word of a claim."""
         self._closed = False
+        self._reason = ""
 
     async def open(self) -> None:
         """Bind the sender's address."""
@@ -253,18 +254,30 @@ class Sending:
         for timer in (self._expiry, self._idle):
             if timer is not None:
                 timer.cancel()
-        count = self.core.close(lent_is_free=self._wiring.engine.verb is not Verb.READ)
+        self._reason = reason
+        count = self.core.close(peers_read=self._peers_read)
         self.pump()
         self._listener.close()
-        self._receivers.close(reason)
+        if not self._peers_read:
+            self._receivers.close(reason)
         return count
 
+    @property
+    def _peers_read(self) -> bool:
+        return self._wiring.engine.verb is Verb.READ
+
     async def settle(self, timeout: float) -> None:
-        """Wait for engine operations under way."""
+        """Wait for engine operations under way: their slots are theirs until then."""
+        if self._peers_read:
+            deadline = self._wiring.loop.time() + timeout
+            while self.core.directory.refs() and await self._settled(deadline):
+                pass
+            self._receivers.close(self._reason)
         await self._receivers.settle(timeout)
 
     def abandon(self) -> None:
         """Wait for nothing."""
+        self._receivers.close(self._reason)
         self._receivers.abandon()
 
 
