@@ -43,8 +43,11 @@ class Write(NamedTuple):
 class Sender:
     """One sender endpoint and all its receivers."""
 
-    def __init__(self, ttl: float) -> None:
+    def __init__(self, ttl: float, *, lends_memory: bool = True) -> None:
         self.directory = Directory()
+        self._lends_memory = lends_memory
+        """Whether memory may be offered ahead. Not where receivers read it by its address (READ): it
+        would be theirs to read at any time, and could not be freed on this side's own account."""
         self.outbox: list[tuple[int, Message]] = []
         """(peer, word), to be sent in order."""
         self.writes: list[Write] = []
@@ -189,10 +192,11 @@ class Sender:
         entries = list(self.directory.entries())
         for entry in entries:
             self._unlist(entry, EntryState.DROPPED)
-        if not peers_read:
-            for ref in self.directory.refs():
-                if ref not in self._writing:
-                    self._finish(ref)
+        for ref in self.directory.refs():
+            entry = self.directory.entry_of(ref)
+            reads = peers_read and entry is not None and entry.payload.places
+            if entry is not None and not reads and ref not in self._writing:
+                self._finish(ref)
         return len(entries)
 
     def _want(self, peer: int, want: Want) -> None:
@@ -229,6 +233,8 @@ class Sender:
         """Save the receiver its question, where there is no doubt whom to offer it to."""
         receivers = self._receivers.get(entry.key.to_stage)
         if receivers is None or len(receivers) != 1:
+            return
+        if entry.payload.places and not self._lends_memory:
             return
         (peer,) = receivers
         lent = self._lent.get(peer, 0)

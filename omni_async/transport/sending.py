@@ -44,7 +44,9 @@ class Sending:
 
     def __init__(self, wiring: Wiring) -> None:
         self._wiring = wiring
-        self.core = Sender(wiring.options.buffer_ttl_seconds)
+        self.core = Sender(
+            wiring.options.buffer_ttl_seconds, lends_memory=wiring.engine.verb is not Verb.READ
+        )
         self.address = ""
         self._receivers = Receivers(wiring, self.core, self.pump)
         self._expiry: asyncio.TimerHandle | None = None
