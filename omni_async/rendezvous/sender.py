@@ -193,9 +193,9 @@ class Sender:
         for entry in entries:
             self._unlist(entry, EntryState.DROPPED)
         for ref in self.directory.refs():
-            entry = self.directory.entry_of(ref)
-            reads = peers_read and entry is not None and entry.payload.places
-            if entry is not None and not reads and ref not in self._writing:
+            pinned = self.directory.entry_of(ref)
+            reads = peers_read and pinned is not None and pinned.payload.places
+            if pinned is not None and not reads and ref not in self._writing:
                 self._finish(ref)
         return len(entries)
 

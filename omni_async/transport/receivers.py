@@ -128,6 +128,11 @@ class Receivers:
             for remote in self._remote.pop(number, {}).values():
                 self._wiring.engine.detach(remote)
 
+    def poll(self) -> None:
+        """Hear what has arrived already: the last word of a delivery, before it counts as unclaimed."""
+        for channel in list(self.channels.values()):
+            channel.poll()
+
     def close(self, reason: str) -> None:
         """Say good-bye. A line to a receiver that is being written to ends with the write."""
         busy = set(self._writes.values())

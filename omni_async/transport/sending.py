@@ -257,6 +257,7 @@ class Sending:
             if timer is not None:
                 timer.cancel()
         self._reason = reason
+        self._receivers.poll()
         count = self.core.close(peers_read=self._peers_read)
         self.pump()
         self._listener.close()
