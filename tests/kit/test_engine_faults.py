@@ -20,6 +20,7 @@ from omni_async.registry import register_backend
 from omni_async.testing.doubles.loopback import (
     FAULTS,
     Fault,
+    LoopbackMap,
     LoopbackRead,
     LoopbackWrite,
     until_stuck,
@@ -30,7 +31,7 @@ from omni_async.testing.recipes import pattern, pattern_array
 
 NBYTES = 1_000_000
 POOL = 4 << 20
-CONNECTORS = {"write": "loopback-write", "read": "loopback-read"}
+CONNECTORS = {"write": "loopback-write", "read": "loopback-read", "map": "loopback-map"}
 TARGETS = {
     "write": "omni_async.testing.doubles.loopback:LoopbackWrite",
     "read": "omni_async.testing.doubles.loopback:LoopbackRead",
@@ -42,6 +43,7 @@ DOUBLE = "omni_async.testing.doubles.loopback"
 def faults() -> Iterator[None]:
     register_backend(LoopbackWrite())
     register_backend(LoopbackRead())
+    register_backend(LoopbackMap())
     yield
     FAULTS.clear()
 
@@ -71,6 +73,7 @@ async def _check(tx: Any, rx: Any, seed: int = 50) -> None:
     assert (delivery.value == pattern_array(NBYTES, seed)).all()
 
 
+@pytest.mark.parametrize("verb", ["map", "write", "read"])
 async def test_bytes_move_and_nothing_is_left(verb: str, namespace: str) -> None:
     async with _pair(verb, namespace) as (tx, rx):
         for seed in range(5):

@@ -119,6 +119,7 @@ async def _read(
                 losses.append(f"{key_of(stream, number)} ended {late:.1f} s after the kill")
             continue
         fault = difference(delivery.value, payload_of(stream, number).make())
+        del delivery  # a cancelled task keeps its frame, and that would keep the memory
         if fault:
             losses.append(f"{key_of(stream, number)}: {fault}")
         numbers[stream] = number + 1

@@ -88,7 +88,7 @@ class Concurrency(Conformance):
         if not (await tx.capabilities()).exclusive:
             pytest.skip("reading is not exclusive here")
         other = await rig.receiver()
-        for turn in range(10):
+        for turn in range(4):
             gets = [
                 asyncio.ensure_future(attempt(side.get("k", pattern(9000, turn), timeout=0.3)))
                 for side in (rx, other, rx, other)

@@ -126,7 +126,7 @@ class Peers(Conformance):
         tx, rx = await rig.pair()
         keys = {f"k{number}": pattern(200_000, number) for number in range(20)}
         await tx.put_many(keys)
-        gets = [asyncio.ensure_future(attempt(rx.get(k, r, timeout=3))) for k, r in keys.items()]
+        gets = [asyncio.ensure_future(attempt(rx.get(k, r, timeout=1))) for k, r in keys.items()]
         await asyncio.sleep(0)
         rig.peer.kill()
         for outcome in await asyncio.gather(*gets):
