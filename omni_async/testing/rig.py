@@ -181,18 +181,20 @@ class Rig:
         """Drop what is kept, see that nothing moves, and close: receivers first."""
         sides = [(side, role) for side, role in self._sides if not self._lost(side)]
         self._sides = []
-        for side, _ in sides:
-            await side.keep_nothing()
-        for side, _ in sides:
-            if checked and (await side.health()).status != "closed":
-                await settle(side, pool_used=None)  # what nobody has fetched may be left
-        for turn in ("receiver", "sender"):
-            for side, role in sides:
-                if role == turn:
-                    await side.close()
-        for side, _ in sides:
-            if isinstance(side, RemoteSide):
-                await self.peer.call("drop", name=side.name)
+        try:
+            for side, _ in sides:
+                await side.keep_nothing()
+            for side, _ in sides:
+                if checked and (await side.health()).status != "closed":
+                    await settle(side, pool_used=None)  # what nobody has fetched may be left
+        finally:
+            for turn in ("receiver", "sender"):
+                for side, role in sides:
+                    if role == turn:
+                        await side.close()
+            for side, _ in sides:
+                if isinstance(side, RemoteSide):
+                    await self.peer.call("drop", name=side.name)
 
     def _lost(self, side: Side) -> bool:
         return isinstance(side, RemoteSide) and not self.peer.alive
