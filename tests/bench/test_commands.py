@@ -31,7 +31,7 @@ def test_shm_against_a_peer(
     few = {side.mode: side for side in reversed(compare.SIDES) if side.loop == "asyncio"}
     monkeypatch.setattr(compare, "SIDES", tuple(reversed(few.values())))
     code, out = bench(
-        capsys, "shm", "--json", "--floor", "--sizes", "4K,1M",
+        capsys, "shm", "--json", "--floor", "--pin", "--sizes", "4K,1M",
         "--rounds", "1", "--scale", "0.02", "--loop", "asyncio", "--peer", str(wheel),
     )  # fmt: skip
     assert code == 0

@@ -36,6 +36,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     shm.add_argument("--rounds", type=_positive, default=5, help="alternating rounds (default: 5)")
     shm.add_argument("--scale", type=float, default=1.0, help="factor on the iterations of a round")
     shm.add_argument("--peer", metavar="PATH", help="the peer's wheel, or the folder it is in")
+    shm.add_argument(
+        "--pin", action="store_true", help="each process on a core of its own, on a busy machine"
+    )
     shm.add_argument("--floor", action="store_true", help="measure a bare arena as well")
 
     ticker = names.add_parser("ticker", help="event-loop gaps while large payloads move both ways")
@@ -105,6 +108,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
             scale=arguments.scale,
             peer=arguments.peer,
             floor=arguments.floor,
+            pin=arguments.pin,
             loops=_loops(arguments.loop),
         )
         return result, f"{compare.first_line(result)}\n\n{compare.report(result)}"

@@ -76,6 +76,7 @@ def run(
     scale: float = 1.0,
     peer: str | None = None,
     floor: bool = False,
+    pin: bool = False,
     loops: Sequence[str] = ("asyncio", "uvloop"),
 ) -> dict[str, Any]:
     """Measure; see :func:`report` for what the result says to people.
@@ -104,7 +105,8 @@ def run(
                         "loop": side.loop,
                         "namespace": f"bench-{os.getpid()}-{side.loop}",
                         "peer": peer,
-                    }
+                    },
+                    pin=pin,
                 )
         for pair in pairs.values():
             for worker in pair:
@@ -122,7 +124,7 @@ def run(
                         "memcpy": count if side is ours else 0,
                     }
                     _one(pairs[side.pair], batch, series.setdefault((side, nbytes), {}), memcpy)
-    return _result(sides, sizes, series, memcpy, wheel, before, rounds)
+    return _result(sides, sizes, series, memcpy, wheel, before, rounds, pin)
 
 
 def _ours(sides: Sequence[Side], mode: str) -> Side | None:
@@ -156,6 +158,7 @@ def _result(
     wheel: peer_wheel.Peer | None,
     before: dict[str, Any],
     rounds: int,
+    pin: bool,
 ) -> dict[str, Any]:
     rows: list[dict[str, Any]] = [
         {
@@ -189,6 +192,7 @@ def _result(
         "peer": wheel.title if wheel else None,
         "machine": before,
         "rounds": rounds,
+        "pinned": pin,
         "rows": rows,
         "memcpy": [{"nbytes": nbytes, **copies[nbytes].as_dict()} for nbytes in sizes],
         "ratios": [

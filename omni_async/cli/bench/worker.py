@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import os
 import socket
 import sys
 from typing import Any
@@ -24,6 +25,8 @@ def main(fd: int) -> None:
     job: dict[str, Any] = line.receive()
     if job["program"] not in PROGRAMS:
         raise ValueError(f"no program {job['program']!r}")
+    if "core" in job:
+        os.sched_setaffinity(0, {job["core"]})
     program: Any = importlib.import_module("." + job["program"], __package__)
     friends = [socket.socket(fileno=friend) for friend in job["friends"]]
     try:

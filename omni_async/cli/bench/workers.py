@@ -91,13 +91,15 @@ class Workers:
         self._all.append(worker)
         return worker
 
-    def pair(self, job: dict[str, Any]) -> tuple[Worker, Worker]:
-        """A producer and a consumer that share one socket pair."""
+    def pair(self, job: dict[str, Any], *, pin: bool = False) -> tuple[Worker, Worker]:
+        """A producer and a consumer that share one socket pair; ``pin``: on a core each."""
+        cores = sorted(os.sched_getaffinity(0))
+        first, last = ({"core": cores[0]}, {"core": cores[-1]}) if pin else ({}, {})
         left, right = socket.socketpair()
         with left, right:
             return (
-                self.start({**job, "role": "producer"}, [left]),
-                self.start({**job, "role": "consumer"}, [right]),
+                self.start({**job, **first, "role": "producer"}, [left]),
+                self.start({**job, **last, "role": "consumer"}, [right]),
             )
 
     def __enter__(self) -> Workers:
