@@ -14,10 +14,11 @@ import signal
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..abc import Channel
+from ..abc import Channel, ChannelHandler, Channels, Dialer, Listener
+from ..model import Endpoint
 
 if TYPE_CHECKING:
-    from ..rendezvous.messages import Message
+    from ..rendezvous.messages import Hello, Message
 
 
 class Moment(enum.Enum):
@@ -180,6 +181,63 @@ class FaultyChannel(Channel):
 
     def detach(self) -> int:
         return self._channel.detach()
+
+
+class FaultyChannels(Channels):
+    """Channels of another kind, each made faulty in both directions; same chances for all.
+
+    Set :attr:`calm` and from then on everything arrives.
+    """
+
+    def __init__(self, channels: Channels, *, seed: int, **chances: float) -> None:
+        """``chances`` are those of :class:`FaultyChannel`."""
+        self._channels = channels
+        self._seeds = random.Random(seed)
+        self._chances = chances
+        self.calm = False
+        self._made: list[FaultyChannel] = []
+
+    def address_of(self, endpoint: Endpoint) -> str | None:
+        return self._channels.address_of(endpoint)
+
+    async def listen(self, endpoint: Endpoint, hello: Hello, handler: ChannelHandler) -> Listener:
+        return await self._channels.listen(endpoint, hello, _FaultyHandler(self, handler))
+
+    def dial(self, address: str, hello: Hello, handler: ChannelHandler) -> Dialer:
+        return self._channels.dial(address, hello, _FaultyHandler(self, handler))
+
+    def faulty(self, channel: Channel) -> FaultyChannel:
+        chances = {} if self.calm else self._chances
+        made = FaultyChannel(channel, seed=self._seeds.randrange(1 << 30), **chances)
+        self._made.append(made)
+        return made
+
+    @property
+    def lost(self) -> int:
+        """Words that were lost so far."""
+        return sum(len(channel.lost) for channel in self._made)
+
+
+class _FaultyHandler:
+    """Hands the faulty channel to who hears of the true one."""
+
+    def __init__(self, channels: FaultyChannels, handler: ChannelHandler) -> None:
+        self._channels = channels
+        self._handler = handler
+        self._faulty: dict[Channel, FaultyChannel] = {}
+
+    def opened(self, channel: Channel) -> None:
+        self._faulty[channel] = self._channels.faulty(channel)
+        self._handler.opened(self._faulty[channel])
+
+    def received(self, channel: Channel, message: Message, fds: list[int]) -> None:
+        self._handler.received(self._faulty[channel], message, fds)
+
+    def silent(self, channel: Channel, seconds: float) -> None:
+        self._handler.silent(self._faulty[channel], seconds)
+
+    def ended(self, channel: Channel, error: Exception | None) -> None:
+        self._handler.ended(self._faulty.pop(channel, channel), error)
 
 
 def stop(pid: int) -> None:

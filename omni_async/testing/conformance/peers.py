@@ -89,6 +89,39 @@ class Peers(Conformance):
             del delivery
             await rig.quiet(tx)
 
+    @runs(*AWAY_RECEIVER)
+    async def test_receivers_of_two_processes_contest_a_key(self, rig: Rig) -> None:
+        tx, away = await rig.pair()
+        if not (await tx.capabilities()).exclusive:
+            pytest.skip("reading is not exclusive here")
+        async with rig.opening("receiver", "1") as opened:
+            near = LocalSide(opened)
+            for turn in range(8):
+                recipe = pattern(2000 * turn, turn)
+                gets = [
+                    asyncio.ensure_future(attempt(side.get(f"k{turn}", recipe, timeout=0.1)))
+                    for side in (near, away)
+                ]
+                await tx.put(f"k{turn}", recipe)
+                outcomes = await asyncio.gather(*gets)
+                good = [found for found in outcomes if not isinstance(found, Exception)]
+                assert [found.wrong for found in good] == [None]
+
+    @runs(*AWAY_SENDER)
+    async def test_senders_of_two_processes_put_one_key(self, rig: Rig) -> None:
+        """Two ranks, one key: whoever is asked, each payload is whole and its sender's own."""
+        away, rx = await rig.pair()
+        async with rig.opening("sender", "0", rank=1) as opened:
+            near = LocalSide(opened)
+            for turn in range(20):
+                recipes = {away: pattern(30_000, turn), near: pattern(30_000, 1000 + turn)}
+                receipts = [await side.put("k", recipe) for side, recipe in recipes.items()]
+                for receipt, recipe in zip(receipts, recipes.values(), strict=True):
+                    if receipt.metadata is None:
+                        pytest.skip("stores have one place for a key")
+                    got = await rx.get("k", recipe, metadata=receipt.metadata)
+                    assert got.wrong is None
+
     @runs(*AWAY_SENDER)
     async def test_a_stopped_sender_is_named(self, rig: Rig) -> None:
         tx, rx = await rig.pair()
