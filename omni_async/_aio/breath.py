@@ -24,13 +24,16 @@ class Breath:
         self._loop = loop
         self._began: float | None = None
 
-    def short(self) -> bool:
+    def used_up(self) -> bool:
         """Whether this turn has taken long enough: ``await asyncio.sleep(0)`` now."""
+        began = self._began
+        return began is not None and self._loop.time() - began > BUDGET
+
+    def used(self) -> None:
+        """An operation has begun, or has ended without a pause, in this turn."""
         if self._began is None:
             self._began = self._loop.time()
             self._loop.call_soon(self._turned)
-            return False
-        return self._loop.time() - self._began > BUDGET
 
     def _turned(self) -> None:
         self._began = None

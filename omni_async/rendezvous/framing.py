@@ -159,6 +159,8 @@ class FrameReader:
         Raises:
             ProtocolError: too long, not a word of this wire, or its descriptors are missing.
         """
+        if self._start == self._end:
+            return None
         body = self.body()
         if body is None:
             return None

@@ -29,6 +29,7 @@ Bye        both            orderly end; ``held`` are operations whose memory is 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 import msgspec
 
@@ -184,16 +185,10 @@ AnyMessage = (
 )
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
 
 encode = _encoder.encode
 encode_into = _encoder.encode_into
 
-
-def decode(data: bytes | bytearray | memoryview) -> AnyMessage:
-    """One word from its bytes.
-
-    Raises:
-        msgspec.DecodeError: these bytes are no word of this wire.
-    """
-    return _decoder.decode(data)
+decode: Callable[[bytes | bytearray | memoryview], AnyMessage]
+decode = msgspec.msgpack.Decoder(AnyMessage).decode
+"""One word from its bytes; ``msgspec.DecodeError`` where they are no word of this wire."""

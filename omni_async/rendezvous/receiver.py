@@ -354,7 +354,8 @@ class Receiver:
         self.events.append((operation.id, word))
 
     def _forget(self, operation: Operation) -> None:
-        self._unwant(operation)
+        if operation.phase is Phase.PARKED:
+            self._unwant(operation)
         self._ops.pop(operation.id, None)
         self._by_wire.pop(operation.wire, None)
 

@@ -206,7 +206,7 @@ class UnixLine(Channel):
     def _hear_out(self) -> None:
         """Read up to the peer's end, or find that it has only stopped listening."""
         if self._open:
-            if self._more or self._receive():
+            if self._readable():
                 self._loop.call_soon(self._hear_out)
             else:
                 self._end(ProtocolError("it does not listen any more, but keeps the line"))
@@ -218,12 +218,10 @@ class UnixLine(Channel):
         if self._met and self._open:
             self._readable()
 
-    def _readable(self) -> None:
-        if not self._more:  # what came before is taken first
-            self._receive()
-
-    def _receive(self) -> bool:
+    def _readable(self) -> bool:
         """Take what lies in the socket; ``False`` when nothing does."""
+        if self._more:  # what came before is taken first
+            return True
         try:
             nbytes, beside, flags, _ = self._sock.recvmsg_into(
                 [self._reader.space()], _ANCILLARY, socket.MSG_CMSG_CLOEXEC
@@ -284,7 +282,8 @@ class UnixLine(Channel):
             self._continue()
             raise
         else:
-            self.flush()
+            if self._in_turn:  # else nothing can have been queued
+                self.flush()
 
     def _continue(self) -> None:
         """Take the words behind in the next turn of the loop."""

@@ -95,7 +95,7 @@ class Transport(abc.ABC):
         if type(consumers) is not int or consumers < 1:
             raise UsageError(f"consumers must be an int of at least 1, not {consumers!r}")
         limit = put_limit(timeout)
-        if self._breath.short():
+        if self._breath.used_up():
             await asyncio.sleep(0)
             self._check()
         try:
@@ -103,6 +103,8 @@ class Transport(abc.ABC):
         except OmniAsyncError as error:
             self._count(error)
             raise
+        finally:
+            self._breath.used()  # not before: by now the word has left
         self.counters.puts += 1
         self.counters.bytes_transferred += receipt.nbytes
         return receipt
@@ -150,9 +152,10 @@ class Transport(abc.ABC):
         limit = offer_limit(timeout)
         if device is not None:
             device = _checked_device(device)
-        if self._breath.short():
+        if self._breath.used_up():
             await asyncio.sleep(0)
             self._check()
+        self._breath.used()
         try:
             delivery = await self._get(where, metadata, timeout, limit, raw, copy, device)
         except OmniAsyncError as error:

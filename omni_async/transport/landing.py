@@ -7,7 +7,6 @@ Never: frees a slot before the engine, here or at the sender, has ended with it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
@@ -17,28 +16,25 @@ from ..model import Move, Verb, packed
 from ..pool import Hold, Lease
 from ..rendezvous.messages import Offer, PlaceWord
 from .link import Link
-
-Wait = Callable[["asyncio.Future[Any]"], Awaitable[Any]]
-"""Waits for an answer within the time limit of the get."""
+from .waiting import Waiting
 
 
-async def land(
-    link: Link, op: int, offer: Offer, wait: Wait, deadline: float | None
-) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
+async def land(waiting: Waiting, offer: Offer) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
     """Slots of our own with the payload in them.
 
     Cancellation: safe; slots under an operation stay quarantined until it has ended.
     """
+    link, op = waiting.link, waiting.op
     wiring = link.wiring
     # One slot for all places: two gets that each had one of two slots would wait for each other.
     offsets, total = packed([place.nbytes for place in offer.places])
-    lease = await wiring.pool.lease(total, deadline=deadline)
+    lease = await wiring.pool.lease(total, deadline=waiting.deadline)
     link.land(op, lease)
     if wiring.engine.verb is Verb.WRITE:
         answer = _pull(link, op, lease, offsets, offer)
     else:
         answer = link.read(op, _moves(link, lease, offsets, offer))
-    await wait(answer)
+    await waiting.answer(answer)
     link.landed(op)
     slot = np.asarray(Hold(lease.address, total, lease.drop, wiring.drops, lease.keep))
     return [

@@ -19,6 +19,7 @@ from ..rendezvous.completions import CompletionRegistry
 from ..rendezvous.messages import Bye, Message, Regions
 from ..rendezvous.receiver import Receiver
 from .peers import EndWatch, learn_regions
+from .room import Room
 from .wiring import Wiring
 
 _log = get_logger("omni_async.transport")
@@ -77,6 +78,7 @@ class Link:
         self._completions = completions
         self.address = address
         self.core = Receiver()
+        self.room = Room()
         self.known: dict[int, RemoteRegion] = {}
         self.lifeline = Lifeline()
         self._channel: Channel | None = None
@@ -87,7 +89,6 @@ class Link:
         self._watch: EndWatch | None = None
         self.incarnation = ""
         self._timer: asyncio.TimerHandle | None = None
-        self._pumping = False
         self._silent_since: float | None = None
         self._loss: Exception | None = None
         self._losses = 0
@@ -138,10 +139,10 @@ class Link:
         if channel is not self._channel:
             return
         self._silent_since = None
-        if isinstance(message, Regions):
+        if type(message) is Regions:
             learn_regions(self.wiring.engine, channel, message, fds, self.known)
             return
-        if isinstance(message, Bye):
+        if type(message) is Bye:
             self._loss = ConnectionError(f"the sender said: {message.reason}")
         self.core.receive(message)
         self.pump()
@@ -205,16 +206,6 @@ class Link:
             self._send()
         elif self._timer is None and core.pending:
             self._timer = self.wiring.loop.call_later(ACK_SECONDS, self._send)
-
-    def pump_soon(self) -> None:
-        """The same in the loop's next turn: whoever awaits a delivery goes on first."""
-        if not self._pumping:
-            self._pumping = True
-            self.wiring.loop.call_soon(self._pump_now)
-
-    def _pump_now(self) -> None:
-        self._pumping = False
-        self.pump()
 
     def poll(self) -> None:
         """Hear what the sender has said already: it may be the payload."""

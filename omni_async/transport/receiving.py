@@ -7,29 +7,18 @@ Never: touches a sender's memory after it told the sender that it would not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from .._aio.deadline import Deadline, wait_until
-from ..errors import (
-    ClosedError,
-    DecodeError,
-    EngineFault,
-    KeyNotFound,
-    OmniAsyncError,
-    PeerLost,
-    ProtocolError,
-    TransferCancelled,
-    TransferTimeout,
-    UsageError,
-)
+from ..errors import ClosedError, DecodeError, KeyNotFound, TransferCancelled, UsageError
 from ..model import Endpoint, Region, TransferKey, Verb
 from ..rendezvous.completions import CompletionRegistry
-from ..rendezvous.messages import Fail, FailCode, Offer, Regions
+from ..rendezvous.messages import Offer, Regions
 from .delivery import Delivery
 from .limits import ASK_SECONDS, DEFAULT, Timeout, move_limit
 from .link import Link
 from .taking import take
+from .waiting import ByKey, Waiting
 from .wiring import Wiring
 
 
@@ -46,8 +35,8 @@ class Receiving:
         if wiring.engine.verb is Verb.WRITE:
             wiring.pool.on_grow = self._grown
             wiring.pool.on_shrink = self._shrunk
-        self._waiting: dict[str, dict[asyncio.Future[Any], TransferKey]] = {}
-        """By key: who waits for an answer."""
+        self.by_key: ByKey = {}
+        """Who waits for an answer."""
 
     @property
     def parked(self) -> int:
@@ -72,48 +61,35 @@ class Receiving:
         device: Any,
     ) -> Delivery:
         """One get from Want to delivery."""
-        loop, drops = self._wiring.loop, self._wiring.drops
-        began = loop.time()
+        wiring = self._wiring
         link = None if metadata else self._by_stage.get(where.from_stage)
         if link is None:
             link = self._link(where, metadata)
-        if len(drops):
-            drops.drain()  # their words travel with the Want
+        began = wiring.loop.time()
+        if len(wiring.drops):
+            wiring.drops.drain()  # their words travel with the Want
         link.poll()
         if limit == 0.0:
             await self._ask_once(link, where)
             limit = ASK_SECONDS
-        future, op = self._want(link, where, park=timeout != 0)
+        op = link.core.want(where, park=timeout != 0)
+        future = self._completions.create(op)
+        link.pump()
+        waiting = Waiting(self.by_key, link, where, op)
+        waiting.allow(began, limit)
         try:
-            deadline = None if limit is None else began + limit
-            offer = await self._wait(link, where, op, future, deadline, limit)
+            offer = await waiting.answer(future)
             if not isinstance(offer, Offer):
                 raise RuntimeError(f"operation {op} was answered by {offer!r} before its offer")
             if timeout is DEFAULT:
-                began, limit = loop.time(), move_limit(offer.nbytes)
-
-            deadline = None if limit is None else began + limit
-
-            def wait(answer: asyncio.Future[Any]) -> Awaitable[Any]:
-                return self._wait(link, where, op, answer, deadline, limit)
-
-            return await take(
-                link, op, offer, where, wait, deadline, raw=raw, copy=copy, device=device
-            )
+                waiting.allow(wiring.loop.time(), move_limit(offer.nbytes))
+            return await take(waiting, offer, raw=raw, copy=copy, device=device)
         except BaseException as error:
             self._completions.discard(op)
             if isinstance(error, DecodeError) and error.missing is None:
                 link.core.consume(op, holding=False)  # nobody can ever read it
             link.give_up(op)
             raise
-
-    def _want(
-        self, link: Link, where: TransferKey, *, park: bool
-    ) -> tuple[asyncio.Future[Any], int]:
-        op = link.core.want(where, park=park)
-        future = self._completions.create(op)
-        link.pump()
-        return future, op
 
     async def _ask_once(self, link: Link, where: TransferKey) -> None:
         """With ``timeout=0`` nobody is waited for: without a line there is nothing."""
@@ -123,48 +99,6 @@ class Receiving:
                 f"{link.trouble()}",
                 **self._wiring.where(where, link.peer),
             )
-
-    async def _wait(
-        self,
-        link: Link,
-        where: TransferKey,
-        op: int,
-        future: asyncio.Future[Any],
-        deadline: float | None,
-        limit: float | None,
-    ) -> Any:
-        """The word that answers an operation, or the error that it means."""
-
-        def expired() -> TransferTimeout:
-            phase = link.core.phase(op)
-            text = phase.value if phase is not None else "ending"
-            return TransferTimeout(
-                f"get of {where.key!r} on {where.edge} timed out after {limit:g} s while {text}; "
-                f"{link.describe()}",
-                phase=text,
-                timeout=limit,
-                **self._wiring.where(where, link.peer),
-            )
-
-        others = self._waiting.setdefault(where.key, {})
-        others[future] = where
-        try:
-            word = await wait_until(future, Deadline(deadline), expired)
-        finally:
-            del others[future]
-            if not others:
-                self._waiting.pop(where.key, None)
-        if word is None:
-            raise PeerLost(
-                f"get of {where.key!r} on {where.edge}: the sender went away after it had offered "
-                f"the payload; {link.describe()}",
-                **self._wiring.where(where, link.peer),
-            )
-        if isinstance(word, Fail):
-            raise _failure(word, where, self._wiring.where(where, link.peer))
-        if isinstance(word, OmniAsyncError):
-            raise word
-        return word
 
     def _link(self, where: TransferKey, metadata: Mapping[str, Any] | None) -> Link:
         address = self._address_of(where, metadata)
@@ -209,7 +143,7 @@ class Receiving:
     def cleanup(self, owner: str) -> int:
         """Wake the waiting gets of a key of that name."""
         count = 0
-        for future, where in list(self._waiting.get(owner, {}).items()):
+        for future, where in list(self.by_key.get(owner, {}).items()):
             if not future.done():
                 error = TransferCancelled(
                     f"get of {where.key!r} on {where.edge} was ended by cleanup",
@@ -240,23 +174,3 @@ def _address(host: str, port: int) -> str:
     if "://" in host or host.startswith(("unix:", "local:")):
         return host
     return f"tcp://{host}:{port}"
-
-
-def _failure(fail: Fail, where: TransferKey, fields: dict[str, Any]) -> OmniAsyncError:
-    what = f"get of {where.key!r} on {where.edge}"
-    detail = f": {fail.text}" if fail.text else ""
-    if fail.code is FailCode.NOT_FOUND:
-        return KeyNotFound(f"{what}: it is not there now{detail}", **fields)
-    if fail.code is FailCode.EXPIRED:
-        return KeyNotFound(
-            f"{what}: it has expired, nobody fetched it within buffer_ttl_seconds{detail}",
-            expired=True,
-            **fields,
-        )
-    if fail.code is FailCode.CANCELLED:
-        return TransferCancelled(f"{what} was ended{detail}", **fields)
-    if fail.code is FailCode.ENGINE:
-        return EngineFault(f"{what}: the sender's engine failed{detail}", **fields)
-    if fail.code is FailCode.CLOSED:
-        return PeerLost(f"{what}: the sender was closed{detail}", **fields)
-    return ProtocolError(f"{what} was refused by the sender{detail}", peer=fields["peer"])

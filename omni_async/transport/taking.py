@@ -13,71 +13,55 @@ import numpy as np
 
 from .._aio.copying import INLINE_COPY
 from ..codec import decode
-from ..errors import PeerLost, ProtocolError
-from ..model import ALIGNMENT, TransferKey, Verb, aligned, packed
+from ..errors import ProtocolError
+from ..model import Verb, packed
 from ..pool import Hold, ManagedBuffer
 from ..rendezvous.messages import Offer
 from .delivery import Delivery
-from .landing import Wait, land
+from .landing import land
 from .link import Held, Link
+from .room import Array, Room
+from .waiting import Waiting
 
-Array = np.ndarray[Any, np.dtype[np.uint8]]
+_MEANWHILE = "was lost while the payload was taken"
 
 
 async def take(
-    link: Link,
-    op: int,
-    offer: Offer,
-    where: TransferKey,
-    wait: Wait,
-    deadline: float | None,
-    *,
-    raw: bool,
-    copy: bool | None,
-    device: Any,
+    waiting: Waiting, offer: Offer, *, raw: bool, copy: bool | None, device: Any
 ) -> Delivery:
     """Take what was offered.
 
     Cancellation: safe; the caller gives the operation up.
     """
-    wiring = link.wiring
-    if link.core.phase(op) is None:  # the line ended in the turn of the loop that brought the offer
-        raise _lost(link, where)
+    link, op = waiting.link, waiting.op
+    core, wiring = link.core, link.wiring
+    if core.phase(op) is None:  # the line ended in the turn of the loop that brought the offer
+        raise waiting.lost(_MEANWHILE)
     offsets = checked_offer(offer)
-    if not offer.places:
-        places: list[Array] = []
-    elif wiring.engine.verb is Verb.MAP:
-        places = _mapped(link, op, offer)
-    else:
-        places = await land(link, op, offer, wait, deadline)
-    mapped = bool(places) and wiring.engine.verb is Verb.MAP
-    frames = _frames(offer, offsets, places)
+    places: list[Array] = []
+    mapped = False
+    if offer.places:
+        mapped = wiring.engine.verb is Verb.MAP
+        places = _mapped(link, op, offer) if mapped else await land(waiting, offer)
+    header, buffers = _frames(link.room, offer, offsets, places)
     copying = offer.shared if copy is None else copy
     independent = copying and bool(places)
     if raw:
-        value: Any = _raw(offer, frames, places, copying)
+        value: Any = _raw(link.room, offer.fast, header, buffers, places, copying)
         independent = independent or not mapped or not _shares(value, places)
-    elif (independent and offer.nbytes > INLINE_COPY) or device is not None:
-        value = await wiring.executor.finish(_decode, frames, copying, offer.shared, device)
+    elif device is not None or (independent and offer.nbytes > INLINE_COPY):
+        value = await wiring.executor.finish(
+            _decode, header, buffers, copying, offer.shared, device
+        )
         independent = copying
     else:
-        value = decode(frames[0].data, frames[1:], copy=copying, writable=not offer.shared)
-    if not link.core.consume(op, holding=mapped and not independent):
-        raise _lost(link, where)
-    if _mark(link, offer):
-        link.pump_soon()
-    else:
-        link.core.urgent = True
-        link.pump()
-    return Delivery(value, offer.nbytes, where.key, None if independent else places)
-
-
-def _lost(link: Link, where: TransferKey) -> PeerLost:
-    return PeerLost(
-        f"get of {where.key!r} on {where.edge}: the sender was lost while the payload was taken; "
-        f"{link.describe()}",
-        **link.wiring.where(where, link.peer),
-    )
+        value = decode(header, buffers, copy=copying, writable=not offer.shared)
+    if not core.consume(op, holding=mapped and not independent):
+        raise waiting.lost(_MEANWHILE)
+    if not _mark(link, offer):
+        core.urgent = True
+    link.pump()
+    return Delivery(value, offer.nbytes, waiting.where.key, None if independent else places)
 
 
 def _mark(link: Link, offer: Offer) -> bool:
@@ -146,71 +130,65 @@ def _mapped(link: Link, op: int, offer: Offer) -> list[Array]:
     return arrays
 
 
-def _frames(offer: Offer, offsets: list[int], places: list[Array]) -> list[Array]:
-    """One array for each frame, in order."""
+def _frames(
+    room: Room, offer: Offer, offsets: list[int], places: list[Array]
+) -> tuple[memoryview, list[Array]]:
+    """The header, and one array for each frame behind it, in order."""
     sizes = offer.sizes
     if offer.inline is None:
         block, rest = places[0], places[1:]
+        header = block[: sizes[0]].data
     else:
         rest = places
-        block = np.frombuffer(offer.inline, np.uint8)
-        if len(sizes) > 1 + len(rest):
-            block = aligned_copy(block)
+        packed_frames = memoryview(offer.inline)
+        header = packed_frames[: sizes[0]]
+        block, offsets = _moved_in(room, packed_frames, offsets)
     if not offer.apart:
-        return [block[at : at + size] for at, size in zip(offsets, sizes, strict=True)]
-    frames: list[Array] = []
+        return header, [
+            block[at : at + size] for at, size in zip(offsets[1:], sizes[1:], strict=True)
+        ]
     away = dict(zip(offer.apart, rest, strict=True))
-    here = iter(offsets)
-    for number, size in enumerate(sizes):
+    here = iter(offsets[1:])
+    buffers: list[Array] = []
+    for number, size in enumerate(sizes[1:], 1):
         if number in away:
-            frames.append(away[number])
+            buffers.append(away[number])
         else:
             at = next(here)
-            frames.append(block[at : at + size])
-    return frames
+            buffers.append(block[at : at + size])
+    return header, buffers
 
 
-def aligned_copy(data: Array) -> Array:
-    """Writable memory with the same bytes, on a 64-byte boundary."""
-    out = _room(len(data))
-    out[:] = data
-    return out
+def _moved_in(room: Room, data: memoryview, offsets: list[int]) -> tuple[Array, list[int]]:
+    """The frames behind the header of ``data`` in a block of ours, and their offsets there."""
+    if len(offsets) == 1:
+        return room.take(0)[0], offsets
+    first = offsets[1]
+    nbytes = len(data) - first
+    block, start = room.take(nbytes)
+    # Through memoryviews: numpy's assignment is much more code for a few KiB.
+    block.data[start : start + nbytes] = data[first:]
+    return block, [start + at - first for at in offsets]
 
 
-def _room(nbytes: int) -> Array:
-    """Aligned private memory. Small pieces share a block, which lives as long as any of them."""
-    global _block, _block_end
-    if nbytes > _BLOCK // 4:
-        return _aligned(nbytes)
-    start, end = _block_end, _block_end + aligned(nbytes)
-    if end > len(_block):
-        _block, start, end = _aligned(_BLOCK), 0, aligned(nbytes)
-    _block_end = end
-    return _block[start : start + nbytes]
-
-
-def _aligned(nbytes: int) -> Array:
-    spare = np.empty(nbytes + ALIGNMENT, np.uint8)
-    skip = -int(spare.__array_interface__["data"][0]) % ALIGNMENT
-    return spare[skip : skip + nbytes]
-
-
-_BLOCK = 64 << 10
-_block = _aligned(0)
-_block_end = 0
-
-
-def _raw(offer: Offer, frames: list[Array], places: list[Array], copying: bool) -> ManagedBuffer:
+def _raw(
+    room: Room,
+    fast: bool,
+    header: memoryview,
+    buffers: list[Array],
+    places: list[Array],
+    copying: bool,
+) -> ManagedBuffer:
     """The payload's bytes: of one buffer just these, else header and buffers one after another."""
-    if offer.fast:
-        data = frames[1]
-    elif len(frames) == 1:
-        data = frames[0]
+    if fast and buffers:
+        data = buffers[0]
+    elif not buffers:
+        data = np.frombuffer(header, np.uint8)
     else:
-        data = np.concatenate(frames)
+        data = np.concatenate([np.frombuffer(header, np.uint8), *buffers])
         copying = False
     if copying or (not places and not data.flags.writeable):
-        data = aligned_copy(data)
+        data = room.copy(data)
     return ManagedBuffer(data)
 
 
@@ -218,5 +196,7 @@ def _shares(value: ManagedBuffer, places: list[Array]) -> bool:
     return any(np.may_share_memory(value.array, place) for place in places)
 
 
-def _decode(frames: list[Array], copying: bool, shared: bool, device: Any) -> Any:
-    return decode(frames[0].data, frames[1:], copy=copying, writable=not shared, device=device)
+def _decode(
+    header: memoryview, buffers: list[Array], copying: bool, shared: bool, device: Any
+) -> Any:
+    return decode(header, buffers, copy=copying, writable=not shared, device=device)
