@@ -24,8 +24,8 @@ from ..model import Health
 
 SHM = Path("/dev/shm")
 
-MANY = 50_000
-"""Objects that make a collection take 25 ms."""
+MANY = 10_000
+"""Objects that make a collection take 5 ms."""
 
 
 class Trace(NamedTuple):

@@ -197,6 +197,13 @@ class World:
                 )
                 assert not asked or get.park, f"{process.name} asked once and has no answer"
 
+        asked = sum(
+            get.stage is Stage.ASKED
+            for process in self.processes.values()
+            for get in process.gets.values()
+        )
+        assert self.sender.parked <= asked, "the sender keeps gets that nobody waits for"
+
     def _there(self, key: TransferKey) -> bool:
         """Whether a payload could be claimed by whoever asks."""
         entry = self.sender.directory.get(key)
