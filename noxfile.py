@@ -111,9 +111,12 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(python=MINIMAL_PYTHONS, name="tests-minimal")
 def tests_minimal(session: nox.Session) -> None:
-    """The suite without PyTorch and without extras, on every Python that is there."""
+    """The suite without PyTorch and without extras, on every Python that is there.
+
+    The loopback engine's conformance runs are left to `tests`: pure Python, and long.
+    """
     session.install("--quiet", "--editable", ".", *_group("test"))
-    session.run("python", "-m", "pytest", *session.posargs)
+    session.run("python", "-m", "pytest", *(session.posargs or ["-k", "not Loopback"]))
 
 
 @nox.session
