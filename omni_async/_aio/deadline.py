@@ -1,20 +1,18 @@
-"""Deadline: time limits that can be combined, and waiting under one.
+"""Time limits: what callers pass, and one timer for all who wait under one.
 
-In: seconds as a caller passed them. Out: a point in time; a future's result or an error at that point.
-Never: makes a task per wait, turns a cancellation into a time-out or the other way round.
+In: seconds as a caller passed them; points in time. Out: checked seconds; a call at each point that was
+not called off. Never: makes a task or a timer of the loop per wait.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import math
-import time
 from collections.abc import Callable
-from typing import ClassVar, TypeVar
 
 from ..errors import UsageError
-
-T = TypeVar("T")
 
 
 def seconds(timeout: object, what: str = "timeout") -> float | None:
@@ -40,77 +38,70 @@ def seconds(timeout: object, what: str = "timeout") -> float | None:
     return None if math.isinf(limit) else limit
 
 
-class Deadline:
-    """A point of the monotonic clock, or never. Immutable."""
+class Deadlines:
+    """Calls at points in time, nearly all of which are called off before.
 
-    __slots__ = ("when",)
-
-    NEVER: ClassVar[Deadline]
-
-    def __init__(self, when: float | None) -> None:
-        self.when = when
-        """Seconds of ``time.monotonic()``; ``None`` for never."""
-
-    @classmethod
-    def after(cls, timeout: object, what: str = "timeout") -> Deadline:
-        """The deadline that ``timeout`` seconds from now make; see :func:`seconds`."""
-        limit = seconds(timeout, what)
-        return cls.NEVER if limit is None else cls(time.monotonic() + limit)
-
-    def earlier(self, other: Deadline) -> Deadline:
-        """The one that comes first."""
-        if self.when is None:
-            return other
-        if other.when is None or self.when <= other.when:
-            return self
-        return other
-
-    @property
-    def remaining(self) -> float | None:
-        """Seconds left, 0 when over; ``None`` for no limit."""
-        return None if self.when is None else max(0.0, self.when - time.monotonic())
-
-    @property
-    def over(self) -> bool:
-        """The point has passed."""
-        return self.when is not None and time.monotonic() >= self.when
-
-    def __repr__(self) -> str:
-        left = self.remaining
-        return "Deadline(never)" if left is None else f"Deadline(in {left:.3f} s)"
-
-
-Deadline.NEVER = Deadline(None)
-
-
-async def wait_until(
-    future: asyncio.Future[T], deadline: Deadline, expired: Callable[[], BaseException]
-) -> T:
-    """The result of a future that belongs to this wait alone, unless the deadline comes first.
-
-    A result that is there already is returned even when the deadline is over. On expiry the future
-    itself gets the error: whoever completes it later finds it done. For a plain future, not a task.
-
-    Args:
-        future: what is waited for, completed by somebody else.
-        deadline: until when.
-        expired: makes the error of the expiry; called only then.
-
-    Cancellation: safe; the future is cancelled with its waiter.
+    A timer of the event loop's own costs a microsecond to cancel, and stays on the loop's heap until
+    then, in the way of all others. Here a call that is called off leaves a pair of numbers.
     """
-    left = deadline.remaining
-    if left is None or future.done():
-        return await future
-    if left <= 0:
-        _expire(future, expired)
-        return await future
-    timer = future.get_loop().call_later(left, _expire, future, expired)
-    try:
-        return await future
-    finally:
-        timer.cancel()
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: dict[int, Callable[[], None]] = {}
+        self._heap: list[tuple[float, int]] = []
+        self._tokens = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._at = math.inf
+        """When the timer goes off."""
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def add(self, when: float, call: Callable[[], None]) -> int:
+        """Call at ``when`` of the loop's clock, unless the returned token is discarded before."""
+        token = next(self._tokens)
+        self._calls[token] = call
+        heapq.heappush(self._heap, (when, token))
+        if when < self._at:
+            self._set(when)
+        return token
+
+    def discard(self, token: int) -> None:
+        """Call it off. Idempotent."""
+        calls = self._calls
+        calls.pop(token, None)
+        if len(self._heap) > 2 * len(calls) + _SPARE:
+            self._heap = [entry for entry in self._heap if entry[1] in calls]
+            heapq.heapify(self._heap)
+
+    def close(self) -> None:
+        """Call off all. Idempotent."""
+        self._calls.clear()
+        self._heap.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _set(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._over)
+        self._at = when
+
+    def _over(self) -> None:
+        # A loop may round its clock down: what the timer was set for is due whatever the clock says.
+        now = max(self._loop.time(), self._at)
+        self._timer, self._at = None, math.inf
+        heap, calls = self._heap, self._calls
+        due = []
+        while heap and (heap[0][0] <= now or heap[0][1] not in calls):
+            call = calls.pop(heapq.heappop(heap)[1], None)
+            if call is not None:
+                due.append(call)
+        if heap:
+            self._set(heap[0][0])
+        for call in due:
+            call()
 
 
-def _expire(future: asyncio.Future[T], expired: Callable[[], BaseException]) -> None:
-    if not future.done():
-        future.set_exception(expired())
+_SPARE = 256
+"""Entries called off that may wait to be swept out."""

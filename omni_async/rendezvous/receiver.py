@@ -117,7 +117,11 @@ class Receiver:
         self._ops[operation.id] = operation
         offer = self._ahead.pop(key, None)
         if offer is not None:
-            self._use_ahead(operation, offer)
+            self._unasked_pays = True
+            operation.wire = offer.op
+            operation.phase = Phase.OFFERED
+            self._by_wire[offer.op] = operation
+            self.events.append((operation.id, offer))
             return operation.id
         self._by_wire[operation.id] = operation
         self._wanted.setdefault(key, {})[operation.id] = operation
@@ -128,6 +132,15 @@ class Receiver:
                 self._ask_held_back()
                 self._ask(operation)
         return operation.id
+
+    def offered(self, op: int) -> Offer | None:
+        """What :meth:`want` has just found on offer; its event is taken."""
+        events = self.events
+        if events and events[-1][0] == op:
+            offer = events.pop()[1]
+            assert isinstance(offer, Offer)
+            return offer
+        return None
 
     @property
     def pending(self) -> bool:

@@ -205,12 +205,16 @@ class Link:
         if core.urgent:
             self._send()
         elif self._timer is None and core.pending:
-            self._timer = self.wiring.loop.call_later(ACK_SECONDS, self._send)
+            self._timer = self.wiring.loop.call_later(ACK_SECONDS, self._time_to_send)
 
     def poll(self) -> None:
         """Hear what the sender has said already: it may be the payload."""
         if self._channel is not None:
             self._channel.poll()
+
+    def _time_to_send(self) -> None:
+        self._timer = None
+        self._send()
 
     def _send(self) -> None:
         if self._timer is not None:

@@ -10,15 +10,15 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import ClosedError, DecodeError, KeyNotFound, TransferCancelled, UsageError
+from ..errors import ClosedError, DecodeError, KeyNotFound, UsageError
 from ..model import Endpoint, Region, TransferKey, Verb
 from ..rendezvous.completions import CompletionRegistry
-from ..rendezvous.messages import Offer, Regions
+from ..rendezvous.messages import Regions
 from .delivery import Delivery
 from .limits import ASK_SECONDS, DEFAULT, Timeout, move_limit
 from .link import Link
 from .taking import take
-from .waiting import ByKey, Waiting
+from .waiting import Waiting, Waits
 from .wiring import Wiring
 
 
@@ -35,8 +35,7 @@ class Receiving:
         if wiring.engine.verb is Verb.WRITE:
             wiring.pool.on_grow = self._grown
             wiring.pool.on_shrink = self._shrunk
-        self.by_key: ByKey = {}
-        """Who waits for an answer."""
+        self._waits = Waits(wiring.loop)
 
     @property
     def parked(self) -> int:
@@ -72,22 +71,23 @@ class Receiving:
         if limit == 0.0:
             await self._ask_once(link, where)
             limit = ASK_SECONDS
-        op = link.core.want(where, park=timeout != 0)
-        future = self._completions.create(op)
-        link.pump()
-        waiting = Waiting(self.by_key, link, where, op)
+        core = link.core
+        op = core.want(where, park=timeout != 0)
+        waiting = Waiting(self._waits, link, where, op)
         waiting.allow(began, limit)
         try:
-            offer = await waiting.answer(future)
-            if not isinstance(offer, Offer):
-                raise RuntimeError(f"operation {op} was answered by {offer!r} before its offer")
+            offer = core.offered(op)
+            if offer is None:
+                future = self._completions.create(op)
+                link.pump()
+                offer = await waiting.answer(future)
             if timeout is DEFAULT:
                 waiting.allow(wiring.loop.time(), move_limit(offer.nbytes))
             return await take(waiting, offer, raw=raw, copy=copy, device=device)
         except BaseException as error:
             self._completions.discard(op)
             if isinstance(error, DecodeError) and error.missing is None:
-                link.core.consume(op, holding=False)  # nobody can ever read it
+                core.consume(op, holding=False)  # nobody can ever read it
             link.give_up(op)
             raise
 
@@ -142,17 +142,7 @@ class Receiving:
 
     def cleanup(self, owner: str) -> int:
         """Wake the waiting gets of a key of that name."""
-        count = 0
-        for future, where in list(self.by_key.get(owner, {}).items()):
-            if not future.done():
-                error = TransferCancelled(
-                    f"get of {where.key!r} on {where.edge} was ended by cleanup",
-                    **self._wiring.where(where),
-                )
-                future.set_exception(error)
-                future.exception()  # its waiter may be gone by the time it would look
-                count += 1
-        return count
+        return self._waits.cancel(owner)
 
     async def settle(self, timeout: float) -> None:
         """Wait for reads under way: their slots are theirs until then."""
@@ -166,6 +156,7 @@ class Receiving:
     def close(self, reason: str) -> None:
         """End all links; waiting gets end with ``ClosedError``. Living views keep their memory."""
         self._completions.close(ClosedError(reason))
+        self._waits.deadlines.close()
         for link in self._links.values():
             link.close(reason)
 

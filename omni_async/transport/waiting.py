@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from .._aio.deadline import Deadlines
 from ..errors import (
     EngineFault,
     KeyNotFound,
@@ -22,27 +23,43 @@ from ..model import TransferKey
 from ..rendezvous.messages import Fail, FailCode
 from .link import Link
 
-ByKey = dict[str, dict["asyncio.Future[Any]", TransferKey]]
-"""By key: futures of those who wait for an answer."""
+
+class Waits:
+    """All gets of one receiver that wait for an answer."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.deadlines = Deadlines(loop)
+        self._by_key: dict[str, dict[Waiting, None]] = {}
+
+    def add(self, waiting: Waiting) -> None:
+        self._by_key.setdefault(waiting.where.key, {})[waiting] = None
+
+    def remove(self, waiting: Waiting) -> None:
+        key = waiting.where.key
+        others = self._by_key[key]
+        del others[waiting]
+        if not others:
+            del self._by_key[key]
+
+    def cancel(self, owner: str) -> int:
+        """End the gets of a key of that name; how many."""
+        return sum(waiting.cancel() for waiting in list(self._by_key.get(owner, ())))
 
 
 class Waiting:
-    """What one get is about, and how long it may take.
+    """What one get is about, and how long it may take."""
 
-    Args:
-        by_key: where its futures are listed while it waits for them.
-    """
+    __slots__ = ("_future", "_limit", "_waits", "deadline", "link", "op", "where")
 
-    __slots__ = ("_by_key", "_limit", "deadline", "link", "op", "where")
-
-    def __init__(self, by_key: ByKey, link: Link, where: TransferKey, op: int) -> None:
-        self._by_key = by_key
+    def __init__(self, waits: Waits, link: Link, where: TransferKey, op: int) -> None:
+        self._waits = waits
         self.link = link
         self.where = where
         self.op = op
         self.deadline: float | None = None
         """On the loop's clock."""
         self._limit: float | None = None
+        self._future: asyncio.Future[Any] | None = None
 
     def allow(self, now: float, limit: float | None) -> None:
         """What follows may take ``limit`` seconds from ``now`` on."""
@@ -54,38 +71,51 @@ class Waiting:
 
         Cancellation: safe; the future is cancelled with its waiter.
         """
-        key, deadline = self.where.key, self.deadline
-        timer = None
-        if deadline is not None and not future.done():
-            timer = self.link.wiring.loop.call_at(deadline, self._expire, future)
-        others = self._by_key.setdefault(key, {})
-        others[future] = self.where
+        waits, token = self._waits, None
+        self._future = future
+        waits.add(self)
+        if self.deadline is not None and not future.done():
+            token = waits.deadlines.add(self.deadline, self._expire)
         try:
             word = await future
         finally:
-            if timer is not None:
-                timer.cancel()
-            del others[future]
-            if not others:
-                self._by_key.pop(key, None)
+            self._future = None
+            waits.remove(self)
+            if token is not None:
+                waits.deadlines.discard(token)
         if word is None or isinstance(word, (Fail, OmniAsyncError)):
             raise self._failure(word)
         return word
 
-    def _expire(self, future: asyncio.Future[Any]) -> None:
-        """Whoever completes the future later finds it done."""
-        if not future.done():
-            phase = self.link.core.phase(self.op)
-            text = phase.value if phase is not None else "ending"
-            future.set_exception(
-                TransferTimeout(
-                    f"{self.text} timed out after {self._limit:g} s while {text}; "
-                    f"{self.link.describe()}",
-                    phase=text,
-                    timeout=self._limit,
-                    **self._fields,
-                )
+    def _expire(self) -> None:
+        phase = self.link.core.phase(self.op)
+        text = phase.value if phase is not None else "ending"
+        self._end(
+            TransferTimeout(
+                f"{self.text} timed out after {self._limit:g} s while {text}; "
+                f"{self.link.describe()}",
+                phase=text,
+                timeout=self._limit,
+                **self._fields,
             )
+        )
+
+    def cancel(self) -> bool:
+        """End it by clean-up; whether it was still waiting."""
+        return self._end(
+            TransferCancelled(
+                f"{self.text} was ended by cleanup", **self.link.wiring.where(self.where)
+            )
+        )
+
+    def _end(self, error: OmniAsyncError) -> bool:
+        """Whoever completes the future later finds it done."""
+        future = self._future
+        if future is None or future.done():
+            return False
+        future.set_exception(error)
+        future.exception()  # its waiter may be gone by the time it would look
+        return True
 
     @property
     def text(self) -> str:

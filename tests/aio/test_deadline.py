@@ -1,21 +1,16 @@
-"""Deadlines and waiting under them."""
+"""Time limits, and one timer for many of them."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
+import functools
 import math
 import time
-import tracemalloc
 
 import pytest
 
-from omni_async._aio.deadline import Deadline, seconds, wait_until
+from omni_async._aio.deadline import Deadlines, seconds
 from omni_async.errors import UsageError
-
-
-class Late(Exception):
-    pass
 
 
 class TestSeconds:
@@ -34,108 +29,71 @@ class TestSeconds:
         assert "linger" in str(caught.value)
 
 
-class TestDeadline:
-    def test_after(self) -> None:
-        deadline = Deadline.after(10)
-        assert deadline.remaining is not None
-        assert 9.9 < deadline.remaining <= 10
-        assert not deadline.over
-        assert "in 9.9" in repr(deadline) or "in 10.0" in repr(deadline)
+class TestDeadlines:
+    async def test_in_order_of_time(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadlines, seen = Deadlines(loop), list[int]()
+        done = asyncio.Event()
+        now = loop.time()
+        deadlines.add(now + 0.03, done.set)
+        for number in (2, 0, 1):
+            deadlines.add(now + number * 0.01, functools.partial(seen.append, number))
+        await asyncio.wait_for(done.wait(), 5)
+        assert seen == [0, 1, 2]
+        assert len(deadlines) == 0
 
-    def test_zero_is_over(self) -> None:
-        deadline = Deadline.after(0)
-        assert deadline.over
-        assert deadline.remaining == 0
-
-    def test_never(self) -> None:
-        assert Deadline.after(None) is Deadline.NEVER
-        assert Deadline.NEVER.remaining is None
-        assert not Deadline.NEVER.over
-        assert repr(Deadline.NEVER) == "Deadline(never)"
-
-    def test_the_earlier_one(self) -> None:
-        soon, later = Deadline.after(1), Deadline.after(2)
-        assert soon.earlier(later) is later.earlier(soon) is soon
-        assert Deadline.NEVER.earlier(soon) is soon.earlier(Deadline.NEVER) is soon
-        assert soon.earlier(soon) is soon
-
-    def test_wrong_argument(self) -> None:
-        with pytest.raises(UsageError, match="linger"):
-            Deadline.after("1", "linger")
-
-
-class TestWaitUntil:
-    async def test_result_in_time(self) -> None:
-        future = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_later(0.01, future.set_result, 7)
-        assert await wait_until(future, Deadline.after(5), Late) == 7
-
-    async def test_no_limit(self) -> None:
-        future = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_later(0.01, future.set_result, 7)
-        assert await wait_until(future, Deadline.NEVER, Late) == 7
-
-    async def test_error_in_time(self) -> None:
-        future = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_soon(future.set_exception, KeyError("x"))
-        with pytest.raises(KeyError):
-            await wait_until(future, Deadline.after(5), Late)
-
-    @pytest.mark.parametrize("limit", [0, 0.02])
-    async def test_expiry(self, limit: float) -> None:
-        future = asyncio.get_running_loop().create_future()
+    async def test_not_before_its_time(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadlines, done = Deadlines(loop), asyncio.Event()
         began = time.monotonic()
-        with pytest.raises(Late):
-            await wait_until(future, Deadline.after(limit), Late)
-        assert limit * 0.9 <= time.monotonic() - began < limit + 0.5
-        assert future.done()  # whoever completes it later sees that
+        deadlines.add(loop.time() + 0.05, done.set)
+        await asyncio.wait_for(done.wait(), 5)
+        assert time.monotonic() - began > 0.04
 
-    @pytest.mark.parametrize("limit", [0, 5])
-    async def test_what_is_there_already_is_returned(self, limit: float) -> None:
-        future = asyncio.get_running_loop().create_future()
-        future.set_result(7)
-        assert await wait_until(future, Deadline.after(limit), Late) == 7
-
-    async def test_result_just_before_the_expiry_runs(self) -> None:
-        future = asyncio.get_running_loop().create_future()
-        task = asyncio.ensure_future(wait_until(future, Deadline.after(0.01), Late))
-        await asyncio.sleep(0)
-        future.set_result(7)
-        time.sleep(0.03)  # noqa: ASYNC251 - now the timer is due as well
-        assert await task == 7
-
-    async def test_cancellation_passes_untouched(self) -> None:
-        future = asyncio.get_running_loop().create_future()
-        task = asyncio.ensure_future(wait_until(future, Deadline.after(5), Late))
-        await asyncio.sleep(0)
-        task.cancel("why")
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert future.cancelled()
-
-    async def test_no_timer_is_left(self) -> None:
+    async def test_called_off(self) -> None:
         loop = asyncio.get_running_loop()
-        futures = [loop.create_future() for _ in range(300)]
-        tasks = [asyncio.ensure_future(wait_until(f, Deadline.after(3600), Late)) for f in futures]
-        await asyncio.sleep(0)
-        for future in futures:
-            future.set_result(None)
-        await asyncio.gather(*tasks)
-        await asyncio.sleep(0.01)
-        live = [handle for handle in getattr(loop, "_scheduled") if not handle.cancelled()]  # noqa: B009
-        assert live == []
+        deadlines, done = Deadlines(loop), asyncio.Event()
+        token = deadlines.add(loop.time(), lambda: pytest.fail("it was called off"))
+        deadlines.add(loop.time() + 0.01, done.set)
+        deadlines.discard(token)
+        deadlines.discard(token)
+        await asyncio.wait_for(done.wait(), 5)
 
-    async def test_ten_thousand_waiters_are_small(self) -> None:
+    async def test_an_earlier_one_comes_later(self) -> None:
         loop = asyncio.get_running_loop()
-        count = 10_000
-        gc.collect()
-        tracemalloc.start()
-        futures = [loop.create_future() for _ in range(count)]
-        waits = [wait_until(future, Deadline.after(3600), Late) for future in futures]
-        for wait in waits:
-            wait.send(None)  # up to its await, without a task
-        used, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert used / count < 1200  # 810 bytes; what traces the tests is counted too
-        for wait in waits:
-            wait.close()
+        deadlines, done = Deadlines(loop), asyncio.Event()
+        deadlines.add(loop.time() + 3600, lambda: pytest.fail("an hour has not passed"))
+        deadlines.add(loop.time() + 0.01, done.set)
+        await asyncio.wait_for(done.wait(), 5)
+        assert len(deadlines) == 1
+        deadlines.close()
+
+    async def test_closing_calls_off_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadlines = Deadlines(loop)
+        deadlines.add(loop.time(), lambda: pytest.fail("it was closed"))
+        deadlines.close()
+        deadlines.close()
+        await asyncio.sleep(0.02)
+
+    async def test_calls_may_add_and_discard(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadlines, done = Deadlines(loop), asyncio.Event()
+        victim = deadlines.add(loop.time() + 0.02, lambda: pytest.fail("it was called off"))
+
+        def first() -> None:
+            deadlines.discard(victim)
+            deadlines.add(loop.time() + 0.04, done.set)
+
+        deadlines.add(loop.time() + 0.01, first)
+        await asyncio.wait_for(done.wait(), 5)
+
+    async def test_what_is_called_off_is_not_kept(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadlines = Deadlines(loop)
+        deadlines.add(loop.time() + 3600, lambda: None)
+        for _ in range(10_000):
+            deadlines.discard(deadlines.add(loop.time() + 3600, lambda: None))
+        assert len(deadlines) == 1
+        assert len(deadlines._heap) < 1000
+        deadlines.close()
