@@ -10,7 +10,8 @@ import random
 from typing import Any, NamedTuple
 
 from ...model import Verb
-from .world import KEYS, RECEIVERS, STAGES, Network, World
+from .nature import KEYS, RECEIVERS, STAGES, Network
+from .world import World
 
 
 class Step(NamedTuple):
