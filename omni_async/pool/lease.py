@@ -78,7 +78,7 @@ _WRONG = {
 
 
 class Book(Protocol):
-    """Keeps the slots; hears of each change of state after it."""
+    """Keeps the slots; hears of each change of state after it, except of one to IN_FLIGHT."""
 
     def moved(self, lease: Lease, before: State) -> None: ...
 
@@ -92,6 +92,7 @@ class Lease:
     __slots__ = (
         "_book",
         "address",
+        "findable",
         "generation",
         "holds",
         "nbytes",
@@ -103,7 +104,14 @@ class Lease:
     )
 
     def __init__(
-        self, book: Book, segment: Segment, offset: int, nbytes: int, size: int, generation: int
+        self,
+        book: Book,
+        segment: Segment,
+        offset: int,
+        nbytes: int,
+        size: int,
+        generation: int,
+        findable: bool = True,
     ) -> None:
         self._book = book
         self.segment = segment
@@ -111,6 +119,8 @@ class Lease:
         self.nbytes = nbytes
         self.size = size
         self.generation = generation
+        self.findable = findable
+        """The book finds it by its addresses."""
         self.address = segment.address + offset
         self.state = _HELD
         self.holds = 1
@@ -141,6 +151,13 @@ class Lease:
         """What keeps the memory mapped, for whoever has an address of it."""
         return self.segment.keep
 
+    def byte(self, at: int) -> memoryview:
+        """One of the writable bytes."""
+        if self.state is _FREE:
+            raise LeaseError(f"view refused, use after free: {self!r}")
+        start = self.offset + at
+        return self.segment.keep[start : start + 1]
+
     def view(self) -> memoryview:
         """The writable bytes."""
         if self.state is _FREE:
@@ -157,7 +174,8 @@ class Lease:
         self.pins = pins
         if after is not before:
             self.state = after
-            self._book.moved(self, before)
+            if after is not _FLIGHT:  # the beginning of an operation changes nothing in the book
+                self._book.moved(self, before)
 
     def _complaint(self, event: Event) -> str:
         wrong = "use after free" if self.state == State.FREE else _WRONG[event]

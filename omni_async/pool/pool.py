@@ -83,6 +83,7 @@ class Pool:
         self._closed = False
         self._used = 0
         self._live = 0
+        self._findable = 0
         self._quarantined = 0
 
     # regions
@@ -128,6 +129,11 @@ class Pool:
         return self._live
 
     @property
+    def findable(self) -> int:
+        """Leases that :meth:`find` may return."""
+        return self._findable
+
+    @property
     def quarantined(self) -> int:
         """Leases whose operations were given up and have not ended yet."""
         return self._quarantined
@@ -164,7 +170,12 @@ class Pool:
         return lease
 
     async def lease(
-        self, nbytes: int, *, deadline: float | None = None, owner: str | None = None
+        self,
+        nbytes: int,
+        *,
+        deadline: float | None = None,
+        owner: str | None = None,
+        findable: bool = True,
     ) -> Lease:
         """The same, but stands in line for room.
 
@@ -172,6 +183,7 @@ class Pool:
             nbytes: length in bytes.
             deadline: time of the event loop's clock; ``None`` waits without limit.
             owner: name for :meth:`cancel_waiters`.
+            findable: :meth:`find` is to know it. It may know one that had to wait in any case.
 
         Raises:
             PoolExhausted: no room until the deadline.
@@ -181,7 +193,7 @@ class Pool:
         Cancellation: safe; a lease granted in the same moment is given back.
         """
         if not self._line:
-            lease = self._grant(nbytes)
+            lease = self._grant(nbytes, findable)
             if lease is not None:
                 return lease
         else:
@@ -195,8 +207,8 @@ class Pool:
         return self._line.cancel(owner, error)
 
     def find(self, address: int, nbytes: int) -> Lease | None:
-        """The lease that contains ``[address, address + nbytes)``; ``None`` for foreign memory."""
-        if not self._live or nbytes <= 0:
+        """The findable lease with ``[address, address + nbytes)``; ``None`` for foreign memory."""
+        if not self._findable or nbytes <= 0:
             return None
         segment = self._segments.at(address)
         return None if segment is None else segment.find(address, nbytes)
@@ -249,7 +261,9 @@ class Pool:
         if state is _FREE:
             offset = lease.offset
             segment.allocator.free(offset)
-            segment.starts.remove(offset)
+            if lease.findable:
+                segment.starts.remove(offset)
+                self._findable -= 1
             segment.leases.pop(offset, None)  # forgotten when the pool was closed
             if offset + lease.size > segment.warm:  # trimmed around it while it lived
                 segment.warm = offset + lease.size
@@ -284,7 +298,7 @@ class Pool:
         alignment = self._alignment
         return -(-nbytes // alignment) * alignment or alignment
 
-    def _take(self, nbytes: int) -> Lease | None:
+    def _take(self, nbytes: int, findable: bool = True) -> Lease | None:
         size = self._admit(nbytes)
         if self._used + size > self._ceiling:
             return None
@@ -294,16 +308,18 @@ class Pool:
         segment, offset = place
         if offset + size > segment.warm:
             segment.warm = offset + size
-        lease = Lease(self, segment, offset, nbytes, size, next(self._generations))
+        lease = Lease(self, segment, offset, nbytes, size, next(self._generations), findable)
         segment.leases[offset] = lease
-        segment.starts.add(offset)
+        if findable:
+            segment.starts.add(offset)
+            self._findable += 1
         self._used += size
         self._live += 1
         return lease
 
-    def _grant(self, nbytes: int) -> Lease | None:
+    def _grant(self, nbytes: int, findable: bool = True) -> Lease | None:
         try:
-            return self._take(nbytes)
+            return self._take(nbytes, findable)
         except MemoryError as error:
             if self._live:
                 return None  # what others give back may do

@@ -54,10 +54,10 @@ class Segment:
         return sum(1 for lease in self.leases.values() if lease.pins)
 
     def find(self, address: int, nbytes: int) -> Lease | None:
-        """The lease that contains ``[address, address + nbytes)``, which begins inside here."""
+        """The findable lease with ``[address, address + nbytes)``, which begins inside here."""
         offset = address - self.address
         lease = self.leases.get(offset)
-        if lease is None:
+        if lease is None or not lease.findable:
             start = self.starts.floor(offset)
             if start is None:
                 return None

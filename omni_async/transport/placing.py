@@ -25,19 +25,24 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
     Cancellation: safe; what was leased is given back, after the copy under way has ended.
     """
     frames = encoded.frames
-    apart, leases = _in_pool(wiring, frames) if wiring.pool.live else ({}, [])
+    apart, leases = _in_pool(wiring, frames) if wiring.pool.findable else ({}, [])
     try:
         here = [frame for i, frame in enumerate(frames, 1) if i not in apart] if apart else frames
         sizes = [len(encoded.header)]
-        sizes += [frame.nbytes for frame in here]
+        on_host = True
+        for frame in here:
+            sizes.append(frame.nbytes)
+            on_host = on_host and frame.device == "cpu"
         offsets, total = packed(sizes)
         places: list[PlaceWord] = []
         inline = None
-        lease = await wiring.pool.lease(total + ALIGNMENT, deadline=deadline, owner=owner)
+        lease = await wiring.pool.lease(
+            total + ALIGNMENT, deadline=deadline, owner=owner, findable=False
+        )
         leases.append(lease)
-        mark = lease.view()[total : total + 1]
+        mark = lease.byte(total)
         mark[0] = 0
-        if total <= wiring.options.inline_limit and all(frame.device == "cpu" for frame in here):
+        if on_host and total <= wiring.options.inline_limit:
             # The slot stays empty: it is there so that these bytes count in the pool's limit too.
             inline = _joined(encoded.header, here, offsets, total)
         else:
