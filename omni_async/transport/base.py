@@ -24,7 +24,7 @@ from ..model import (
     Role,
     TransferKey,
 )
-from ..observe.counters import Counters
+from ..observe import Counters, get_logger, span
 from .delivery import Delivery
 from .edge import Edge
 from .limits import DEFAULT, Timeout, offer_limit, put_limit
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import torch
 
     from ..pool.buffer import ManagedBuffer
+
+_log = get_logger("omni_async.transport")
 
 
 class Transport(abc.ABC):
@@ -99,7 +101,9 @@ class Transport(abc.ABC):
             await asyncio.sleep(0)
             self._check()
         try:
-            receipt = await self._put(where, value, request_id or key, consumers, limit)
+            with span(_log, "put", edge=where[:2], key=key) as events:
+                receipt = await self._put(where, value, request_id or key, consumers, limit)
+                events.note(nbytes=receipt.nbytes)
         except OmniAsyncError as error:
             self._count(error)
             raise
@@ -157,7 +161,9 @@ class Transport(abc.ABC):
             self._check()
         self._breath.used()
         try:
-            delivery = await self._get(where, metadata, timeout, limit, raw, copy, device)
+            with span(_log, "get", edge=where[:2], key=key) as events:
+                delivery = await self._get(where, metadata, timeout, limit, raw, copy, device)
+                events.note(nbytes=delivery.nbytes)
         except OmniAsyncError as error:
             self._count(error)
             raise
