@@ -14,7 +14,7 @@ import importlib
 from importlib import metadata
 
 from .abc import Backend
-from .errors import ConfigError
+from .errors import BackendUnavailable, ConfigError
 
 GROUP = "omni_async.backends"
 
@@ -23,6 +23,17 @@ _SHIPPED = {
     "memory": ("MemoryConnector", "omni_async.backends.memory:MemoryBackend"),
 }
 """alias → (connector name, where it is)."""
+
+PLANNED = {
+    "mooncake": "MooncakeTransferEngineConnector",
+    "MooncakeConnector": "MooncakeConnector",  # an older name in deploy files, without an alias
+    "mooncake-store": "MooncakeStoreConnector",
+    "mori": "MoriTransferEngineConnector",
+    "nixl": "NixlConnector",
+    "yuanrong": "YuanrongConnector",
+    "yuanrong-te": "YuanrongTransferEngineConnector",
+}
+"""alias → connector name of what is right in a deploy file, but not part of this release."""
 
 _loaded: dict[str, Backend] = {}
 
@@ -46,6 +57,7 @@ def backend_for(name: str) -> Backend:
     """The backend of a connector name or alias.
 
     Raises:
+        BackendUnavailable: a planned backend that nobody has announced yet.
         ConfigError: nobody has announced this name; tells the nearest known one.
     """
     backend = _loaded.get(name)
@@ -59,6 +71,12 @@ def backend_for(name: str) -> Backend:
         register_backend(_load(point.value))
         if name in _loaded:
             return _loaded[name]
+    if name in PLANNED or name in PLANNED.values():
+        raise BackendUnavailable(
+            f"{name} is not part of this release, and no installed package offers it",
+            backend=name,
+            remedy="install a package that offers it, or use SharedMemoryConnector on one host",
+        )
     known = names()
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""

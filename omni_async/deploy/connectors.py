@@ -14,7 +14,7 @@ import pydantic
 
 from .. import registry
 from ..abc import Backend
-from ..errors import ConfigError
+from ..errors import BackendUnavailable, ConfigError
 from ..model import ConnectorSpec
 from .mistakes import Mistakes, Place, hint, nearest
 from .models import ConnectorModel
@@ -22,15 +22,7 @@ from .models import ConnectorModel
 DEFAULT = "SharedMemoryConnector"
 """What moves bytes along an edge that names nothing."""
 
-_LATER_NAMES = (
-    "MooncakeConnector",
-    "MooncakeStoreConnector",
-    "MooncakeTransferEngineConnector",
-    "MoriTransferEngineConnector",
-    "NixlConnector",
-    "YuanrongConnector",
-    "YuanrongTransferEngineConnector",
-)
+_LATER_NAMES = tuple(registry.PLANNED.values())
 """Names that files carry and that are right even where no such backend is installed."""
 
 _TYPO = 0.8
@@ -111,6 +103,8 @@ def _backend(name: str) -> Backend | None:
     """The backend of this name, if one is installed. Looks at other packages only when it must."""
     try:
         return registry.backend_for(name)
+    except BackendUnavailable:  # planned
+        return None
     except ConfigError:
         if name in registry.names():  # announced, and broken
             raise

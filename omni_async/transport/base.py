@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import math
+import operator
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -153,6 +155,10 @@ class Transport(abc.ABC):
         where = self._enter("receiver", from_stage, to_stage, key)
         if metadata is not None and not isinstance(metadata, Mapping):
             raise UsageError(f"metadata must be a mapping or None, not {metadata!r}")
+        if raw is not True and raw is not False:
+            raise UsageError(f"raw must be a bool, not {raw!r}")
+        if copy is not None and copy is not True and copy is not False:
+            raise UsageError(f"copy must be a bool or None, not {copy!r}")
         limit = offer_limit(timeout)
         if device is not None:
             device = _checked_device(device)
@@ -180,6 +186,9 @@ class Transport(abc.ABC):
 
         Cancellation: safe; keys not yet put are not put.
         """
+        if not isinstance(values, Mapping):
+            raise UsageError(f"values must be a mapping of keys to values, not {values!r}")
+        self._enter_edge("sender", from_stage, to_stage)
         outcomes: dict[str, Receipt | BaseException] = {}
         for key, value in values.items():
             try:
@@ -197,7 +206,13 @@ class Transport(abc.ABC):
 
         Cancellation: safe; what was not delivered stays on offer.
         """
-        distinct = list(dict.fromkeys(keys))
+        if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
+            raise UsageError(f"keys must be an iterable of str, not {keys!r}")
+        self._enter_edge("receiver", from_stage, to_stage)
+        try:
+            distinct = list(dict.fromkeys(keys))
+        except TypeError as error:  # one of them cannot even be looked up
+            raise UsageError(f"a key is a str: {error}") from None
         calls = [self.get(from_stage, to_stage, key, **options) for key in distinct]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         for outcome in outcomes:
@@ -233,15 +248,11 @@ class Transport(abc.ABC):
         """
         import torch
 
-        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
         kind = torch.get_default_dtype() if dtype is None else dtype
-        if not isinstance(kind, torch.dtype):
-            raise UsageError(f"dtype must be a torch.dtype, not {dtype!r}")
-        nbytes = kind.itemsize
-        for size in sizes:
-            if not isinstance(size, int) or size < 0:
-                raise UsageError(f"a shape has ints of at least 0, not {shape!r}")
-            nbytes *= size
+        if not isinstance(kind, torch.dtype) or str(kind).startswith(("torch.q", "torch.bits")):
+            raise UsageError(f"dtype must be a torch.dtype of plain numbers, not {dtype!r}")
+        sizes = _sizes(shape)
+        nbytes = math.prod(sizes) * kind.itemsize
         buffer = await self.allocate(nbytes, timeout=timeout)
         tensor = buffer.as_tensor(kind, sizes)
         buffer.release()
@@ -251,7 +262,7 @@ class Transport(abc.ABC):
 
     def edge(self, from_stage: str | int, to_stage: str | int) -> Edge:
         """The same calls without repeating the stages."""
-        return Edge(self, EdgeName(_stage(from_stage), _stage(to_stage)))
+        return Edge(self, EdgeName(stage_name(from_stage), stage_name(to_stage)))
 
     @abc.abstractmethod
     async def cleanup(self, request_id: str) -> int:
@@ -342,16 +353,19 @@ class Transport(abc.ABC):
     def _enter(
         self, role: Role, from_stage: str | int, to_stage: str | int, key: str
     ) -> TransferKey:
-        self._check(role)
-        try:
-            edge = self._edges[from_stage, to_stage]
-        except (KeyError, TypeError):  # unknown, or not even hashable
-            edge = self._checked_edge(from_stage, to_stage)
+        edge = self._enter_edge(role, from_stage, to_stage)
         return TransferKey(*edge, checked_key(key))
 
+    def _enter_edge(self, role: Role, from_stage: str | int, to_stage: str | int) -> EdgeName:
+        self._check(role)
+        try:
+            return self._edges[from_stage, to_stage]
+        except (KeyError, TypeError):  # unknown, or not even hashable
+            return self._checked_edge(from_stage, to_stage)
+
     def _checked_edge(self, from_stage: str | int, to_stage: str | int) -> EdgeName:
-        """The edge, if this transport is at the right end of it; remembered."""
-        edge = EdgeName(_stage(from_stage), _stage(to_stage))
+        """The edge, if this transport is at the right end of it; remembered by its names."""
+        edge = EdgeName(stage_name(from_stage), stage_name(to_stage))
         own, side = edge.from_stage, "from_stage"
         if self.role == "receiver":
             own, side = edge.to_stage, "to_stage"
@@ -360,7 +374,8 @@ class Transport(abc.ABC):
                 f"edge {edge}: {side} must be {self.endpoint.stage!r}, "
                 f"the stage this {self.role} was opened for"
             )
-        self._edges[from_stage, to_stage] = edge
+        if type(from_stage) is type(to_stage) is str:  # 1, 1.0 and True would be one entry
+            self._edges[from_stage, to_stage] = edge
         return edge
 
     def _count(self, error: OmniAsyncError) -> None:
@@ -370,12 +385,34 @@ class Transport(abc.ABC):
             self.counters.errors += 1
 
 
-def _stage(stage: str | int) -> str:
-    if isinstance(stage, str) and stage:
+def stage_name(stage: str | int) -> str:
+    if isinstance(stage, str) and is_text(stage):
         return stage
     if isinstance(stage, int) and not isinstance(stage, bool):
         return str(stage)
     raise UsageError(f"a stage id is a non-empty str or an int, not {stage!r}")
+
+
+def is_text(name: str) -> bool:
+    """Whether it can be a name: not empty, and without half a character."""
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            return False
+    return bool(name)
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    """A shape as ints; whatever counts as an index will do, numpy's ints for one."""
+    try:
+        given = (shape,) if hasattr(shape, "__index__") else tuple(shape)
+        sizes = tuple(map(operator.index, given))
+    except TypeError:
+        raise UsageError(f"a shape has ints of at least 0, not {shape!r}") from None
+    if min(sizes, default=0) < 0 or any(isinstance(size, bool) for size in given):
+        raise UsageError(f"a shape has ints of at least 0, not {shape!r}")
+    return sizes
 
 
 def _checked_device(device: Any) -> Any:
@@ -387,6 +424,8 @@ def _checked_device(device: Any) -> Any:
         torch.empty(0, device=checked)
     except (RuntimeError, TypeError, AssertionError) as error:  # as torch reports what it lacks
         raise UsageError(f"device {device!r} cannot be used here: {error}") from error
+    if checked.type == "meta":
+        raise UsageError(f"device {device!r} has no memory to receive into")
     return None if checked.type == "cpu" else checked
 
 

@@ -157,18 +157,15 @@ class DirectTransport(Transport):
 
     def update_sender_info(self, host: str, port: int, rank: int | None = None) -> None:
         self._check("receiver")
-        if (
-            not isinstance(host, str)
-            or not host
-            or isinstance(port, bool)
-            or not isinstance(port, int)
-        ):
-            raise UsageError(f"a sender has a host (str) and a port (int), not {host!r}, {port!r}")
+        if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or rank < 0):
+            raise UsageError(f"rank must be an int of at least 0 or None, not {rank!r}")
         assert self._receiving is not None
         self._receiving.update_sender(host, port, rank)
 
     async def cleanup(self, request_id: str) -> int:
         self._check()
+        if not isinstance(request_id, str) or not request_id:
+            raise UsageError(f"request_id must be a non-empty str, not {request_id!r}")
         error = TransferCancelled(f"{request_id!r} was ended by cleanup", key=request_id)
         count = self._wiring.pool.cancel_waiters(request_id, error)
         if self._sending is not None:

@@ -18,10 +18,13 @@ from ..abc import DirectBackend, Options
 from ..errors import ConfigError, UsageError
 from ..model import ConnectorSpec, Endpoint, Role
 from ..registry import backend_for
-from .base import Transport
+from .base import Transport, is_text, stage_name
 from .direct_transport import DirectTransport
 
 NAMESPACE_VARIABLE = "OMNI_ASYNC_NAMESPACE"
+
+_LAST = (1 << 31) - 1
+"""Largest rank and replica."""
 
 
 def open_transport(
@@ -48,25 +51,25 @@ def open_transport(
     Raises:
         ConfigError: unknown connector or option.
         UsageError: an argument that makes no sense. On entering: another sender has this endpoint.
-        BackendUnavailable: on entering: the backend cannot run here; says what to do.
+        BackendUnavailable: the connector is planned, but not part of this release. On entering: the
+            backend cannot run here; says what to do.
     """
     if role not in ("sender", "receiver"):
         raise UsageError(f"role must be 'sender' or 'receiver', not {role!r}")
-    if isinstance(stage, bool) or not isinstance(stage, (str, int)) or stage == "":
-        raise UsageError(f"stage must be a non-empty str or an int, not {stage!r}")
+    own = stage_name(stage)
     for name, number in (("rank", rank), ("replica", replica)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise UsageError(f"{name} must be an int of at least 0, not {number!r}")
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _LAST:
+            raise UsageError(f"{name} must be an int from 0 to {_LAST}, not {number!r}")
     if isinstance(linger, bool) or not isinstance(linger, (int, float)) or not linger >= 0:
         raise UsageError(f"linger must be seconds of at least 0, not {linger!r}")
     if namespace is None:
         namespace = os.environ.get(NAMESPACE_VARIABLE) or "default"
-    if not isinstance(namespace, str) or not namespace:
+    if not isinstance(namespace, str) or not is_text(namespace):
         raise UsageError(f"namespace must be a non-empty str, not {namespace!r}")
     connector = connector_spec(spec)
     backend = backend_for(connector.name)
     options = checked_options(backend.options, connector)
-    endpoint = Endpoint(namespace, str(stage), rank, replica)
+    endpoint = Endpoint(namespace, own, rank, replica)
     return OpenTransport(backend, options, endpoint, role, 1e9 if math.isinf(linger) else linger)
 
 
@@ -109,7 +112,7 @@ class OpenTransport:
 def connector_spec(spec: object) -> ConnectorSpec:
     """A connector as a :class:`ConnectorSpec`, whichever way it was written."""
     if isinstance(spec, ConnectorSpec):
-        return spec
+        spec = {"name": spec.name, "extra": spec.extra}  # its fields are not checked by type
     if isinstance(spec, str):
         return ConnectorSpec(spec)
     if isinstance(spec, Mapping):

@@ -113,13 +113,7 @@ class Receiving:
         """Metadata first, then what was configured or told, then what the endpoint's name says."""
         me = self._wiring.endpoint
         if metadata:
-            host, port = metadata.get("source_host"), metadata.get("source_port")
-            if not isinstance(host, str) or not host or not isinstance(port, int):
-                raise UsageError(
-                    "metadata needs source_host (str) and source_port (int), it is "
-                    f"{dict(metadata)!r}"
-                )
-            return _address(host, port)
+            return _address(metadata.get("source_host"), metadata.get("source_port"))
         for rank in (me.rank, None):
             if rank in self._senders:
                 return self._senders[rank]
@@ -161,7 +155,19 @@ class Receiving:
             link.close(reason)
 
 
-def _address(host: str, port: int) -> str:
+def _address(host: object, port: object) -> str:
+    """What a dialer takes, of the two words that a control plane or a caller gave."""
+    if (
+        not isinstance(host, str)
+        or not host
+        or not isinstance(port, int)
+        or isinstance(port, bool)
+        or not 0 <= port <= 65535
+    ):
+        raise UsageError(
+            "a sender has a host (str) and a port (int), in metadata as source_host and "
+            f"source_port, not {host!r} and {port!r}"
+        )
     if "://" in host or host.startswith(("unix:", "local:")):
         return host
     return f"tcp://{host}:{port}"

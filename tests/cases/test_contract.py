@@ -1,0 +1,134 @@
+"""The contract's own sentences: what a call takes, what it refuses at once, what stays separate."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+import omni_async
+from tests.cases.conftest import open_pair
+
+# --- opening --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"namespace": "\ud800"},
+        {"stage": "\ud800"},
+        {"stage": True},
+        {"rank": 1 << 31},
+        {"replica": 10**30},
+        {"linger": math.nan},
+    ],
+)
+def test_an_endpoint_that_no_word_could_carry_is_refused(wrong: dict[str, Any]) -> None:
+    right: dict[str, Any] = {"role": "sender", "stage": "0", "namespace": "contract"}
+    with pytest.raises(omni_async.UsageError):
+        omni_async.open_transport("shm", **{**right, **wrong})
+
+
+@pytest.mark.parametrize("fields", [(5,), ("shm", 5), ("shm", [])])
+def test_a_spec_with_fields_of_other_types_is_refused(fields: tuple[Any, ...]) -> None:
+    with pytest.raises(omni_async.ConfigError):
+        omni_async.open_transport(omni_async.ConnectorSpec(*fields), role="sender", stage="0")
+
+
+@pytest.mark.parametrize("name", ["nixl", "NixlConnector", "mooncake", "mori", "yuanrong-te"])
+def test_a_planned_connector_says_that_it_is_not_there(name: str) -> None:
+    with pytest.raises(omni_async.BackendUnavailable) as caught:
+        omni_async.open_transport(name, role="sender", stage="0")
+    assert caught.value.backend == name
+    assert caught.value.remedy
+    assert isinstance(caught.value, ImportError)
+
+
+# --- arguments ------------------------------------------------------------------------------------
+
+
+async def test_stages_are_told_apart_by_type_after_they_were_used(
+    backend: str, namespace: str
+) -> None:
+    async with open_pair(backend, namespace) as (tx, rx):
+        await tx.put(0, 1, "k", 1)
+        assert (await rx.get(0, 1, "k", timeout=5)).value == 1
+        wrong: Any
+        for wrong in (False, 0.0):
+            with pytest.raises(omni_async.UsageError):
+                await tx.put(wrong, 1, "k", 1)
+        for wrong in (True, 1.0, "\ud800"):
+            with pytest.raises(omni_async.UsageError):
+                await tx.put(0, wrong, "k", 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"raw": "yes"},
+        {"copy": "no"},
+        {"copy": 1},
+        {"metadata": {"data_size": 5}},
+        {"metadata": {"source_host": "h", "source_port": True}},
+        {"metadata": {"source_host": "h", "source_port": -1}},
+        {"metadata": {"source_host": "h", "source_port": 65536}},
+    ],
+)
+async def test_a_get_with_a_senseless_argument_is_refused(
+    backend: str, namespace: str, wrong: dict[str, Any]
+) -> None:
+    async with open_pair(backend, namespace) as (_, rx):
+        with pytest.raises(omni_async.UsageError):
+            await rx.get("0", "1", "k", **{"timeout": 5, **wrong})
+
+
+async def test_batches_take_mappings_and_iterables_only(backend: str, namespace: str) -> None:
+    async with open_pair(backend, namespace) as (tx, rx):
+        wrong: Any
+        for wrong in ([("a", 1)], None, "ab"):
+            with pytest.raises(omni_async.UsageError):
+                await tx.put_many("0", "1", wrong)
+        for wrong in ("ab", b"ab", None, [[]]):
+            with pytest.raises(omni_async.UsageError):
+                await rx.get_many("0", "1", wrong, timeout=5)
+        with pytest.raises(omni_async.UsageError, match="from_stage"):
+            await tx.put_many("5", "1", {})
+        with pytest.raises(omni_async.UsageError, match="role"):
+            await rx.put_many("0", "1", {})
+
+
+async def test_other_calls_refuse_senseless_arguments(backend: str, namespace: str) -> None:
+    async with open_pair(backend, namespace) as (tx, rx):
+        wrong: Any
+        for wrong in (None, 5, "", b"x"):
+            with pytest.raises(omni_async.UsageError):
+                await tx.cleanup(wrong)
+            with pytest.raises(omni_async.UsageError):
+                await rx.cleanup(wrong)
+        for wrong in (("", 1), ("h", -1), ("h", 70_000), ("h", True), ("h", 1, "0"), ("h", 1, -1)):
+            with pytest.raises(omni_async.UsageError):
+                rx.update_sender_info(*wrong)
+
+
+async def test_shapes_are_what_counts_as_an_index(backend: str, namespace: str) -> None:
+    torch = pytest.importorskip("torch")
+    np = pytest.importorskip("numpy")
+    async with open_pair(backend, namespace) as (tx, _):
+        assert (await tx.empty(np.int64(3))).shape == (3,)
+        assert (await tx.empty(torch.Size([2, 0]))).shape == (2, 0)
+        wrong: Any
+        for wrong in (None, 5.0, "ab", True, (True,), (-1,), -1, ((1,),)):
+            with pytest.raises(omni_async.UsageError):
+                await tx.empty(wrong)
+        for wrong in ("float32", np.float32, torch.qint8):
+            with pytest.raises(omni_async.UsageError):
+                await tx.empty(4, wrong)
+
+
+async def test_a_device_without_memory_is_refused(backend: str, namespace: str) -> None:
+    pytest.importorskip("torch")
+    async with open_pair(backend, namespace) as (_, rx):
+        for wrong in ("meta", "nope", "cuda:99"):
+            with pytest.raises(omni_async.UsageError):
+                await rx.get("0", "1", "k", device=wrong, timeout=5)
