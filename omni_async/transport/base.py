@@ -284,6 +284,9 @@ class Transport(abc.ABC):
 
         Returns how many payloads nobody has fetched yet.
 
+        Raises:
+            ClosedError: the transport was closed meanwhile.
+
         Cancellation: safe.
         """
 

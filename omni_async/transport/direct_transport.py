@@ -180,7 +180,10 @@ class DirectTransport(Transport):
             return 0
         limit = put_limit(timeout)
         deadline = None if limit is None else self._wiring.loop.time() + limit
-        return await self._sending.drain(deadline)
+        left = await self._sending.drain(deadline)
+        if self._closing is not None:  # dropped is not fetched
+            raise ClosedError(f"transport {self.endpoint} was closed while it drained")
+        return left
 
     def health(self) -> Health:
         counters, wiring = self.counters, self._wiring

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import Any
 
@@ -132,3 +133,18 @@ async def test_a_device_without_memory_is_refused(backend: str, namespace: str) 
         for wrong in ("meta", "nope", "cuda:99"):
             with pytest.raises(omni_async.UsageError):
                 await rx.get("0", "1", "k", device=wrong, timeout=5)
+
+
+# --- closing --------------------------------------------------------------------------------------
+
+
+async def test_a_drain_that_is_closed_away_does_not_say_that_all_was_fetched(
+    backend: str, namespace: str
+) -> None:
+    async with open_pair(backend, namespace) as (tx, _):
+        await tx.put("0", "1", "k", 1)
+        draining = asyncio.create_task(tx.drain())
+        await asyncio.sleep(0)
+        await tx.aclose()
+        with pytest.raises(omni_async.ClosedError):
+            await asyncio.wait_for(draining, 5)
