@@ -10,7 +10,7 @@ import abc
 import asyncio
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._aio.breath import Breath
@@ -322,12 +322,12 @@ class Transport(abc.ABC):
     # --- for subclasses ---------------------------------------------------------------------------
 
     @abc.abstractmethod
-    async def _put(
+    def _put(
         self, where: TransferKey, value: Any, owner: str, consumers: int, limit: float | None
-    ) -> Receipt: ...
+    ) -> Coroutine[Any, Any, Receipt]: ...
 
     @abc.abstractmethod
-    async def _get(
+    def _get(
         self,
         where: TransferKey,
         metadata: Mapping[str, Any] | None,
@@ -336,7 +336,7 @@ class Transport(abc.ABC):
         raw: bool,
         copy: bool | None,
         device: Any,
-    ) -> Delivery: ...
+    ) -> Coroutine[Any, Any, Delivery]: ...
 
     @abc.abstractmethod
     async def _close(self, linger: float) -> None: ...

@@ -20,29 +20,29 @@ _BLOCK = 64 << 10
 class Room:
     """Small pieces share a block, which lives as long as any of them."""
 
-    __slots__ = ("_block", "_end")
+    __slots__ = ("_block", "_end", "_view")
 
     def __init__(self) -> None:
         self._block = _aligned(0)
+        self._view = self._block.data
         self._end = 0
 
-    def take(self, nbytes: int) -> tuple[Array, int]:
-        """A block, and the offset in it at which ``nbytes`` bytes are the caller's."""
+    def copy(self, data: memoryview) -> tuple[Array, int]:
+        """The same bytes in writable memory: the block they are in, and their offset there."""
+        nbytes = len(data)
         size = aligned(nbytes)
         if size > _BLOCK // 4:
-            return _aligned(nbytes), 0
-        start = self._end
-        if start + size > len(self._block):
-            self._block, start = _aligned(_BLOCK), 0
-        self._end = start + size
+            block = _aligned(nbytes)
+            block.data[:] = data
+            return block, 0
+        start, end = self._end, self._end + size
+        if end > len(self._view):
+            self._block, start, end = _aligned(_BLOCK), 0, size
+            self._view = self._block.data
+        # Through a memoryview: numpy's assignment is much more code for a few KiB.
+        self._view[start : start + nbytes] = data
+        self._end = end
         return self._block, start
-
-    def copy(self, data: Array) -> Array:
-        """Writable memory with the same bytes."""
-        block, start = self.take(len(data))
-        out = block[start : start + len(data)]
-        out[:] = data
-        return out
 
 
 def _aligned(nbytes: int) -> Array:

@@ -161,13 +161,8 @@ def _frames(
 
 def _moved_in(room: Room, data: memoryview, offsets: list[int]) -> tuple[Array, list[int]]:
     """The frames behind the header of ``data`` in a block of ours, and their offsets there."""
-    if len(offsets) == 1:
-        return room.take(0)[0], offsets
-    first = offsets[1]
-    nbytes = len(data) - first
-    block, start = room.take(nbytes)
-    # Through memoryviews: numpy's assignment is much more code for a few KiB.
-    block.data[start : start + nbytes] = data[first:]
+    first = offsets[1] if len(offsets) > 1 else len(data)
+    block, start = room.copy(data[first:])
     return block, [start + at - first for at in offsets]
 
 
@@ -188,7 +183,8 @@ def _raw(
         data = np.concatenate([np.frombuffer(header, np.uint8), *buffers])
         copying = False
     if copying or (not places and not data.flags.writeable):
-        data = room.copy(data)
+        block, start = room.copy(data.data)
+        data = block[start : start + len(data)]
     return ManagedBuffer(data)
 
 
