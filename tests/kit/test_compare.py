@@ -6,6 +6,7 @@ Never: takes 1 for True.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ def _same_or_layout(got: Any, want: Any) -> str | None:
         (Frame(1), Frame(2), "value.number"),
         (Setting(name="a"), Setting(name="b"), "value.name"),
     ],
-    ids=repr,
+    ids=lambda value: re.sub(r" at 0x\w+", "", repr(value)),
 )
 def test_differences_are_found(got: Any, want: Any, path: str) -> None:
     found = difference(got, want)

@@ -183,6 +183,7 @@ class TestReceiving:
             (frame(encode(regions(1))), "descriptors belong"),
             (frame(encode(hello("receiver", "n"))), "second Hello"),
         ],
+        ids=["garbage", "empty", "too long", "no descriptors", "second Hello"],
     )
     async def test_nonsense_ends_this_line_only(
         self, ends: Pair, wire: Wire, data: bytes, text: str
