@@ -23,6 +23,8 @@ ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 SHARED = ROOT / ".nox" / "shared"
 PEER = ROOT / ".nox" / "peer"
+# Most tests wait for processes: more workers than cores, yet not so many that they starve each other.
+WORKERS = ["-n", "3"]
 MINIMAL_PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 
 # Library that the loader looks for -> Debian package that brings it.
@@ -106,7 +108,7 @@ def tests(session: nox.Session) -> None:
     if session.posargs:
         session.run(python, "-m", "pytest", *session.posargs, external=True)
     else:
-        _pytest(session, python)
+        _pytest(session, python, *WORKERS)
 
 
 @nox.session(python=MINIMAL_PYTHONS, name="tests-minimal")

@@ -246,6 +246,7 @@ def _cost(live: int, rounds: int = 4000) -> float:
     return best / rounds
 
 
+@pytest.mark.soak  # a clock decides, so it wants a machine of its own
 def test_the_cost_does_not_depend_on_the_number_of_blocks() -> None:
     few, many = _cost(10), _cost(100_000)
     assert many < 5 * few  # measured: 1.05; a list walk would be a thousand
