@@ -71,17 +71,29 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
 
 
 def _in_pool(wiring: Wiring, frames: list[Frame]) -> tuple[dict[int, PlaceWord], list[Lease]]:
-    """Frames that already live in the pool, by their number: they stay where they are."""
+    """Frames that already live in the pool, by their number: they stay where they are.
+
+    Memory that is under way already is copied like any other: its receivers write where they read, and
+    what is sent twice arrives as two things.
+    """
     apart: dict[int, PlaceWord] = {}
     leases: list[Lease] = []
+    ranges: dict[Lease, list[tuple[int, int]]] = {}
     for number, frame in enumerate(frames, 1):
         if frame.address and frame.nbytes and not frame.address % ALIGNMENT:
             lease = wiring.pool.find(frame.address, frame.nbytes)
-            if lease is not None:
-                lease.hold()
-                leases.append(lease)
-                offset = frame.address - lease.address
-                apart[number] = _word(lease, offset, frame.nbytes)
+            if lease is None:
+                continue
+            own = ranges.setdefault(lease, [])
+            start, end = frame.address, frame.address + frame.nbytes
+            if lease.pins or lease.holds - len(own) > 1:
+                continue  # another payload has it
+            if any(start < other_end and other_start < end for other_start, other_end in own):
+                continue  # so has this one
+            own.append((start, end))
+            lease.hold()
+            leases.append(lease)
+            apart[number] = _word(lease, start - lease.address, frame.nbytes)
     return apart, leases
 
 
