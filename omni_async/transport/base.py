@@ -11,7 +11,8 @@ import asyncio
 import math
 import operator
 from collections.abc import Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from logging import DEBUG
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._aio.breath import Breath
 from .._aio.loop import LoopBound
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from ..pool.buffer import ManagedBuffer
 
 _log = get_logger("omni_async.transport")
+
+Moved = TypeVar("Moved", Receipt, Delivery)
 
 
 class Transport(abc.ABC):
@@ -103,9 +106,8 @@ class Transport(abc.ABC):
             await asyncio.sleep(0)
             self._check()
         try:
-            with span(_log, "put", edge=where[:2], key=key) as events:
-                receipt = await self._put(where, value, request_id or key, consumers, limit)
-                events.note(nbytes=receipt.nbytes)
+            moving = self._put(where, value, request_id or key, consumers, limit)
+            receipt = await (_told("put", where, moving) if _log.enabled(DEBUG) else moving)
         except OmniAsyncError as error:
             self._count(error)
             raise
@@ -167,9 +169,8 @@ class Transport(abc.ABC):
             self._check()
         self._breath.used()
         try:
-            with span(_log, "get", edge=where[:2], key=key) as events:
-                delivery = await self._get(where, metadata, timeout, limit, raw, copy, device)
-                events.note(nbytes=delivery.nbytes)
+            moving = self._get(where, metadata, timeout, limit, raw, copy, device)
+            delivery = await (_told("get", where, moving) if _log.enabled(DEBUG) else moving)
         except OmniAsyncError as error:
             self._count(error)
             raise
@@ -416,6 +417,14 @@ def _sizes(shape: Any) -> tuple[int, ...]:
     if min(sizes, default=0) < 0 or any(isinstance(size, bool) for size in given):
         raise UsageError(f"a shape has ints of at least 0, not {shape!r}")
     return sizes
+
+
+async def _told(operation: str, where: TransferKey, moving: Coroutine[Any, Any, Moved]) -> Moved:
+    """The same, with an event at its beginning and one at its end."""
+    with span(_log, operation, edge=where[:2], key=where.key) as events:
+        outcome = await moving
+        events.note(nbytes=outcome.nbytes)
+        return outcome
 
 
 def _checked_device(device: Any) -> Any:
