@@ -16,8 +16,9 @@ from .finish import finish_all
 INLINE_COPY = 1 << 20
 """Bytes up to which a copy on the event loop costs less than handing it to a thread."""
 
-PIECE = 8 << 20
-"""Bytes that a thread copies before others get their turn."""
+PIECE = 64 << 20
+"""Bytes that a thread copies before others get their turn. Not less: between two pieces a thread takes the
+GIL, and if it then loses its processor, the event loop waits for both."""
 
 _HELD = 64 << 10
 
