@@ -148,3 +148,48 @@ async def test_a_drain_that_is_closed_away_does_not_say_that_all_was_fetched(
         await tx.aclose()
         with pytest.raises(omni_async.ClosedError):
             await asyncio.wait_for(draining, 5)
+
+
+# --- in place -------------------------------------------------------------------------------------
+
+
+async def test_one_leaf_twice_in_a_payload_arrives_separate(backend: str, namespace: str) -> None:
+    torch = pytest.importorskip("torch")
+    async with open_pair(backend, namespace) as (tx, rx):
+        leaf = await tx.empty((100, 64), torch.float32)
+        leaf.fill_(1)
+        half = leaf[50:]
+        await tx.put(
+            "0", "1", "k", {"half": half, "whole": leaf, "again": leaf, "first": leaf[:50]}
+        )
+        value = (await rx.get("0", "1", "k", timeout=5)).value
+        for name in value:
+            value[name].fill_(2)
+            assert all((value[other] == 1).all() for other in value if other != name), name
+            value[name].fill_(1)
+
+
+async def test_one_leaf_under_two_keys_arrives_separate(backend: str, namespace: str) -> None:
+    torch = pytest.importorskip("torch")
+    async with open_pair(backend, namespace) as (tx, rx):
+        leaf = await tx.empty((100, 64), torch.float32)
+        leaf.fill_(1)
+        for key in ("a", "b", "c"):
+            await tx.put("0", "1", key, leaf if key != "c" else {"slice": leaf[3:]})
+        first = await rx.get("0", "1", "a", timeout=5)
+        first.value.fill_(2)
+        assert ((await rx.get("0", "1", "b", timeout=5)).value == 1).all()
+        assert ((await rx.get("0", "1", "c", timeout=5)).value["slice"] == 1).all()
+
+
+async def test_parts_of_one_slot_that_do_not_overlap_are_not_copied(
+    backend: str, namespace: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    async with open_pair(backend, namespace, memory_pool_size=5 << 20) as (tx, rx):
+        slab = await tx.empty((4, 1 << 20), torch.uint8)
+        for number, row in enumerate(slab):
+            row.fill_(number)
+        await tx.put("0", "1", "k", [slab[2], slab[0], slab[3], slab[1]], timeout=5)
+        rows = (await rx.get("0", "1", "k", timeout=5)).value
+        assert [int(row.min()) for row in rows] == [2, 0, 3, 1]
