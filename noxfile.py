@@ -104,7 +104,7 @@ def demo(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """The suite with branch coverage; with `-- options` just pytest with these options."""
-    python = _shared(session, "test", extras=["demo", "prometheus", "uvloop"])
+    python = _shared(session, "test", "images", extras=["demo", "prometheus", "uvloop"])
     if session.posargs:
         session.run(python, "-m", "pytest", *session.posargs, external=True)
     else:
@@ -171,7 +171,7 @@ def bench(session: nox.Session) -> None:
 @nox.session(venv_backend="none", default=False)
 def soak(session: nox.Session) -> None:
     """What takes long: hundreds of kills, long fuzzing, days of traffic in minutes."""
-    python = _shared(session, "test", extras=["demo", "prometheus", "uvloop"])
+    python = _shared(session, "test", "images", extras=["demo", "prometheus", "uvloop"])
     session.run(
         python, "-m", "pytest", "-m", "soak", "--timeout=1800", *session.posargs, external=True
     )
