@@ -118,7 +118,7 @@ def tests_minimal(session: nox.Session) -> None:
     The loopback engine's conformance runs are left to `tests`: pure Python, and long.
     """
     session.install("--quiet", "--editable", ".", *_group("test"))
-    session.run("python", "-m", "pytest", *(session.posargs or ["-k", "not Loopback"]))
+    session.run("python", "-m", "pytest", *(session.posargs or [*WORKERS, "-k", "not Loopback"]))
 
 
 @nox.session
