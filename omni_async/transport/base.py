@@ -15,6 +15,7 @@ from logging import DEBUG
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._aio.breath import Breath
+from .._aio.finish import finish_all
 from .._aio.loop import LoopBound
 from ..errors import ClosedError, KeyNotFound, OmniAsyncError, TransferTimeout, UsageError
 from ..model import (
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 _log = get_logger("omni_async.transport")
 
 Moved = TypeVar("Moved", Receipt, Delivery)
+
+
+GETS_PER_TURN = 64
+"""Gets of a batch that begin in one turn of the loop: about a millisecond."""
 
 
 class Transport(abc.ABC):
@@ -205,7 +210,8 @@ class Transport(abc.ABC):
 
         Returns the outcome of each key: its :class:`Delivery`, or the error :meth:`get` would raise.
 
-        Cancellation: safe; what was not delivered stays on offer.
+        Cancellation: safe; what was not delivered stays on offer. What was delivered before is
+        lost with the call, so bound a batch by ``timeout``, which keeps it.
         """
         if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
             raise UsageError(f"keys must be an iterable of str, not {keys!r}")
@@ -214,8 +220,18 @@ class Transport(abc.ABC):
             distinct = list(dict.fromkeys(keys))
         except TypeError as error:  # one of them cannot even be looked up
             raise UsageError(f"a key is a str: {error}") from None
-        calls = [self.get(from_stage, to_stage, key, **options) for key in distinct]
-        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        gets: list[asyncio.Task[Delivery]] = []
+        try:
+            for key in distinct:
+                gets.append(asyncio.create_task(self.get(from_stage, to_stage, key, **options)))
+                if len(gets) % GETS_PER_TURN == 0:  # thousands in one turn would hold up the loop
+                    await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            for task in gets:
+                task.cancel()
+            await finish_all(gets)
+            raise
+        outcomes = await asyncio.gather(*gets, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException) and not isinstance(outcome, OmniAsyncError):
                 raise outcome

@@ -193,3 +193,39 @@ async def test_parts_of_one_slot_that_do_not_overlap_are_not_copied(
         await tx.put("0", "1", "k", [slab[2], slab[0], slab[3], slab[1]], timeout=5)
         rows = (await rx.get("0", "1", "k", timeout=5)).value
         assert [int(row.min()) for row in rows] == [2, 0, 3, 1]
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+async def test_a_large_batch_lets_the_loop_turn(backend: str, namespace: str) -> None:
+    async with open_pair(backend, namespace) as (tx, rx):
+        keys = [str(number) for number in range(3000)]
+        turns = 0
+        waiting = asyncio.create_task(rx.get_many("0", "1", keys, timeout=30))
+        while rx.health().parked < len(keys):  # noqa: ASYNC110 - turns are what is counted
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns > len(keys) / 100
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert rx.health().parked == 0
+        await tx.put("0", "1", "7", 7)
+        assert (await rx.get("0", "1", "7", timeout=5)).value == 7
+
+
+async def test_a_batch_that_is_cancelled_while_it_begins_leaves_no_get(
+    backend: str, namespace: str
+) -> None:
+    async with open_pair(backend, namespace) as (tx, rx):
+        await tx.put("0", "1", "there", 1)
+        keys = [str(number) for number in range(1000)]
+        waiting = asyncio.create_task(rx.get_many("0", "1", keys, timeout=30))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert rx.health().parked == 0
+        assert not [task for task in asyncio.all_tasks() if "Transport.get" in repr(task)]
