@@ -291,6 +291,7 @@ class Receiver:
         wire = offer.op
         if wire in self._recalled:
             self._recalled.discard(wire)
+            self._newest_ahead = min(self._newest_ahead, wire)  # answered, should it come twice
             self._refuse(wire)
             return
         if wire >= self._newest_ahead:  # it came twice: the first one is kept, used or answered

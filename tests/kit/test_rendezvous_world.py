@@ -69,6 +69,21 @@ def test_an_offer_made_ahead_that_comes_twice_is_used_once() -> None:
     assert tell(LOSSY, Verb.MAP, story, alone=True) is None
 
 
+def test_an_offer_overtaken_by_its_recall_that_comes_twice() -> None:
+    """It was given back at its first coming, so the second must not be kept for a get."""
+    story = [
+        Step("put", put("a")),
+        Step("disturb", {"index": 0, "which": 0, "how": 0}),
+        Step("put", put("a") | {"consumers": 2}),
+        Step("disturb", {"index": 0, "which": 2, "how": 2}),
+        Step("hear", {"index": 0, "count": 1}),
+        Step("settle", {}),
+        Step("want", want("A", "a")),
+        Step("settle", {}),
+    ]
+    assert tell(LOSSY | Network.SHUFFLES, Verb.MAP, story, alone=True) is None
+
+
 def test_a_receiver_that_dies_while_it_asks_about_offers_made_ahead() -> None:
     sender = Sender(300.0)
     sender.peer_opened(1, "1")
