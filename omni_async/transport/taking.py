@@ -46,8 +46,15 @@ async def take(
     header, buffers = _frames(link.room, offer, offsets, places)
     copying = offer.shared if copy is None else copy
     independent = copying and bool(places)
+    value: Any
     if raw:
-        value: Any = _raw(link.room, offer.fast, header, buffers, places, copying)
+        joining = bool(buffers) and not offer.fast
+        if (joining or copying) and offer.nbytes > INLINE_COPY:
+            value = await wiring.executor.finish(
+                _raw, Room(), offer.fast, header, buffers, places, copying
+            )
+        else:
+            value = _raw(link.room, offer.fast, header, buffers, places, copying)
         independent = independent or not mapped or not _shares(value, places)
     elif device is not None or (independent and offer.nbytes > INLINE_COPY):
         value = await wiring.executor.finish(

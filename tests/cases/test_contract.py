@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from typing import Any
 
 import pytest
 
 import omni_async
+from omni_async.transport import taking
 from tests.cases.conftest import open_pair
 
 # --- opening --------------------------------------------------------------------------------------
@@ -203,7 +205,7 @@ async def test_a_large_batch_lets_the_loop_turn(backend: str, namespace: str) ->
         keys = [str(number) for number in range(3000)]
         turns = 0
         waiting = asyncio.create_task(rx.get_many("0", "1", keys, timeout=30))
-        while rx.health().parked < len(keys):  # noqa: ASYNC110 - turns are what is counted
+        while rx.health().parked < len(keys):
             turns += 1
             await asyncio.sleep(0)
         assert turns > len(keys) / 100
@@ -229,3 +231,26 @@ async def test_a_batch_that_is_cancelled_while_it_begins_leaves_no_get(
             await waiting
         assert rx.health().parked == 0
         assert not [task for task in asyncio.all_tasks() if "Transport.get" in repr(task)]
+
+
+# --- the event loop -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [bytes(4 << 20), {"a": bytes(4 << 20), "b": 1}])
+async def test_large_raw_copies_are_not_made_on_the_event_loop(
+    backend: str, namespace: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[int] = set()
+    copied = taking._raw
+
+    def watched(*arguments: Any) -> omni_async.ManagedBuffer:
+        threads.add(threading.get_ident())
+        return copied(*arguments)
+
+    monkeypatch.setattr(taking, "_raw", watched)
+    async with open_pair(backend, namespace) as (tx, rx):
+        receipt = await tx.put("0", "1", "k", value)
+        delivery = await rx.get("0", "1", "k", raw=True, copy=True, timeout=5)
+        assert delivery.value.nbytes == receipt.nbytes
+        assert len(threads) == 1
+        assert threading.get_ident() not in threads
