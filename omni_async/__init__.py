@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from . import errors
 from .errors import *  # noqa: F403 - the whole tree is public
-from .errors import __all__ as _error_names
 from .model import Capabilities, ConnectorSpec, EdgeName, Health, Receipt
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ __all__ = [
     "open_stage",
     "open_transport",
     "register_type",
-    *_error_names,
 ]
+__all__ += errors.__all__
 
 _LATER = {
     "DEFAULT": "transport",
