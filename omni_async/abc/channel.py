@@ -7,7 +7,7 @@ Never: interprets a message beyond the handshake, blocks, drops what it accepted
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ..model import Endpoint
@@ -96,6 +96,8 @@ class Dialer(abc.ABC):
 
     address: str
     channel: Channel | None
+    on_refused: Callable[[Exception], None] | None = None
+    """Hears that a peer is there and will not talk: not once, which may be its last breath."""
 
     @abc.abstractmethod
     def refused(self) -> Exception | None:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 _HELLO_TAG = 1
 
 
+class Disagreement(ProtocolError):
+    """The peer is there, and the two will never talk: it says so, or this side can tell."""
+
+
 def disagreement(mine: Hello, theirs: Hello) -> str | None:
     """Why the two cannot talk, in words that are right on both sides; ``None`` when they can."""
     if mine.wire != theirs.wire:
@@ -48,12 +52,12 @@ def first_word(body: memoryview, role: str) -> Hello:
     except UNDECODABLE as error:
         version = _foreign_version(body)
         if version is not None:
-            raise ProtocolError(_versions(role, WIRE, version)) from error
+            raise Disagreement(_versions(role, WIRE, version)) from error
         raise ProtocolError(f"its first {len(body)} bytes are not a word of this wire") from error
     if type(word) is Hello:
         return word
     if type(word) is Bye:
-        raise ProtocolError(f"it refused: {word.reason or 'no reason given'}")
+        raise Disagreement(f"it refused: {word.reason or 'no reason given'}")
     raise ProtocolError(f"its first word is {type(word).__name__}, not Hello")
 
 

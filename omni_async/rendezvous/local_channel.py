@@ -23,7 +23,7 @@ from ..abc import Channel, ChannelHandler, Channels, Dialer, Listener
 from ..errors import ProtocolError, UsageError
 from ..model import Endpoint
 from .framing import close_fds, duplicates, fds_of
-from .handshake import disagreement
+from .handshake import Disagreement, disagreement
 from .messages import Hello, Message
 from .unix_address import parts_of
 
@@ -290,10 +290,12 @@ class LocalDialer(Dialer):
         if reason is None:
             self._pair(listener)
             return
-        self._error = ProtocolError(f"{self.address}: {reason}", peer=self.address)
+        self._error = Disagreement(f"{self.address}: {reason}", peer=self.address)
         listener.dropped += 1
         listener.last_drop = self._error
         self._timer = self._loop.call_later(_REFUSED_DELAY, self._connect)
+        if self.on_refused is not None:
+            self.on_refused(self._error)
 
     def _pair(self, listener: LocalListener) -> None:
         mine, other = socket.socketpair()

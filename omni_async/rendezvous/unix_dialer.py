@@ -11,6 +11,7 @@ import socket
 
 from ..abc import Channel, ChannelHandler, Dialer
 from ..errors import ProtocolError
+from .handshake import Disagreement
 from .messages import Hello
 from .unix_address import socket_name
 from .unix_line import LineOptions, UnixLine
@@ -39,6 +40,8 @@ class UnixDialer(Dialer):
         self._loop = asyncio.get_running_loop()
         self._delay = _FIRST_DELAY
         self._since = 0.0
+        self._refusals = 0
+        """Disagreements one after another."""
         self._error: Exception | None = None
         self._trial: UnixLine | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -100,7 +103,11 @@ class UnixDialer(Dialer):
             return
         if isinstance(error, ProtocolError):
             delay = _REFUSED_DELAY
+            self._refusals = self._refusals + 1 if isinstance(error, Disagreement) else 0
+            if self._refusals > 1 and self.on_refused is not None:
+                self.on_refused(error)
         else:
+            self._refusals = 0
             delay = self._delay
             self._delay = min(2 * delay, _LONGEST_DELAY)
         self._timer = self._loop.call_later(delay, self._connect)
@@ -110,6 +117,7 @@ class UnixDialer(Dialer):
         if error is None:
             self.channel = line
             self._error = None
+            self._refusals = 0
             self._since = self._loop.time()
         else:
             self._failed(error)

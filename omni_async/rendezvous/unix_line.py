@@ -17,7 +17,7 @@ from .._aio.fork import close_in_child
 from ..abc import Channel, ChannelHandler
 from ..errors import ProtocolError
 from .framing import MAX_FDS, MAX_MESSAGE, FrameReader
-from .handshake import disagreement, first_word
+from .handshake import Disagreement, disagreement, first_word
 from .heartbeat import Heartbeat
 from .messages import Bye, Hello, Message, Ping, Regions
 from .outbox import Outbox
@@ -301,7 +301,7 @@ class UnixLine(Channel):
         theirs = first_word(body, self._hello.role)
         reason = disagreement(self._hello, theirs)
         if reason is not None:
-            raise ProtocolError(reason)
+            raise Disagreement(reason)
         if not self._speaks_first:
             self.send(self._hello)
             if self._mute:  # it has given up meanwhile: this line never existed
@@ -358,7 +358,7 @@ class UnixLine(Channel):
             return
         if isinstance(error, ProtocolError):
             self.send(Bye(reason=str(error)))  # says nothing of memory that is still read here
-            error = ProtocolError(f"{self.name}: {error}", peer=str(self.process))
+            error = type(error)(f"{self.name}: {error}", peer=str(self.process))
         self._leave()
         try:
             self._tell_owner(error)

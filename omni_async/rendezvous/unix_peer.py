@@ -11,7 +11,7 @@ import socket
 import struct
 from typing import NamedTuple
 
-from ..errors import ProtocolError
+from .handshake import Disagreement
 
 _UCRED = struct.Struct("3i")
 
@@ -43,7 +43,7 @@ def same_user(sock: socket.socket, address: str) -> Peer:
     peer = peer_of(sock)
     mine = os.geteuid()
     if peer.uid != mine:
-        raise ProtocolError(
+        raise Disagreement(
             f"{address}: {peer} belongs to user {peer.uid}, this process to user {mine}; "
             f"only processes of one user share memory",
             peer=str(peer),

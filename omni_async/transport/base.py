@@ -155,6 +155,8 @@ class Transport(abc.ABC):
             TransferCancelled: ``cleanup`` here or at the sender, or closing.
             EngineFault: the engine failed; the payload is still on offer.
             DecodeError: the bytes are no payload of this library, or of a type not registered here.
+            ProtocolError: the sender refuses this receiver, or the other way round: another wire
+                version, another user, another namespace.
             ClosedError: the transport is closed.
 
         Cancellation: safe; a payload whose get did not return stays on offer.

@@ -17,7 +17,7 @@ from ..observe.log import get_logger
 from ..pool import Lease
 from ..rendezvous.completions import CompletionRegistry
 from ..rendezvous.messages import Bye, Message, Regions
-from ..rendezvous.receiver import Receiver
+from ..rendezvous.receiver import Phase, Receiver
 from .peers import EndWatch, learn_regions
 from .room import Room
 from .wiring import Wiring
@@ -93,6 +93,7 @@ class Link:
         self._loss: Exception | None = None
         self._losses = 0
         self.dialer = wiring.channels.dial(address, wiring.hello, self)
+        self.dialer.on_refused = self._refused
 
     # --- for people -------------------------------------------------------------------------------
 
@@ -114,6 +115,13 @@ class Link:
     def trouble(self) -> str:
         error = self.dialer.refused() or self._loss
         return f" ({error})" if error is not None else ""
+
+    def _refused(self, error: Exception) -> None:
+        """Somebody is there who will never answer: of another wire version, say."""
+        for operation in self.core.operations():
+            if operation.phase is Phase.PARKED:
+                refusal = ProtocolError(str(error), peer=self.address)
+                self._completions.resolve(operation.id, refusal)
 
     # --- channel handler --------------------------------------------------------------------------
 

@@ -136,6 +136,8 @@ class Waiting:
     def _failure(self, word: Fail | OmniAsyncError | None) -> OmniAsyncError:
         if word is None:
             return self.lost("went away after it had offered the payload")
+        if isinstance(word, ProtocolError):
+            return ProtocolError(f"{self.text}: {word}", peer=word.peer)
         if isinstance(word, OmniAsyncError):
             return word
         return _failure(word, self.text, self._fields)

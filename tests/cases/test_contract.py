@@ -254,3 +254,30 @@ async def test_large_raw_copies_are_not_made_on_the_event_loop(
         assert delivery.value.nbytes == receipt.nbytes
         assert len(threads) == 1
         assert threading.get_ident() not in threads
+
+
+# --- peers that will not talk ---------------------------------------------------------------------
+
+
+async def test_a_sender_that_refuses_is_told_at_once_and_not_waited_for(
+    backend: str, namespace: str
+) -> None:
+    async with (
+        open_pair(backend, f"{namespace}-other") as (tx, _),
+        open_pair(backend, namespace) as (_, rx),
+    ):
+        waiting = [asyncio.create_task(rx.get("0", "1", "early", timeout=None))]
+        await asyncio.sleep(0)  # it has asked the configured sender
+        address = (await tx.put("0", "1", "k", 1)).metadata
+        assert address is not None
+        rx.update_sender_info(address["source_host"], address["source_port"])
+        waiting += [
+            asyncio.create_task(rx.get("0", "1", key, timeout=None)) for key in ("k", "other")
+        ]
+        for get in waiting[1:]:
+            with pytest.raises(omni_async.ProtocolError, match=r"get of .* on 0->1: .*namespace"):
+                await asyncio.wait_for(get, 5)
+        assert not waiting[0].done()  # it waits for the other sender
+        assert await rx.cleanup("early") == 1
+        with pytest.raises(omni_async.TransferCancelled):
+            await waiting[0]

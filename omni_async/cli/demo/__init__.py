@@ -91,7 +91,10 @@ def default_deploy() -> Path:
 
 
 def _count(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
     if not 1 <= number <= MOST_REQUESTS:
-        raise argparse.ArgumentTypeError(f"from 1 to {MOST_REQUESTS}")
+        raise argparse.ArgumentTypeError(f"a number from 1 to {MOST_REQUESTS}, not {text!r}")
     return number
