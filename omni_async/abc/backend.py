@@ -24,7 +24,7 @@ class Options(pydantic.BaseModel):
     memory_pool_size: int | None = pydantic.Field(
         default=None,
         gt=0,
-        description="Limit of the pool in bytes; default depends on the memory at hand.",
+        description="Limit of the pool in bytes; by default a quarter of what this process may use, at most 4 GiB.",
     )
     buffer_ttl_seconds: float = pydantic.Field(
         default=300.0, gt=0, description="Seconds an unclaimed payload is kept."
