@@ -9,7 +9,6 @@ from __future__ import annotations
 import abc
 import asyncio
 import math
-import operator
 from collections.abc import Coroutine, Iterable, Mapping
 from logging import DEBUG
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +18,6 @@ from .._aio.finish import finish_all
 from .._aio.loop import LoopBound
 from ..errors import ClosedError, KeyNotFound, OmniAsyncError, TransferTimeout, UsageError
 from ..model import (
-    KEY_LIMIT,
     Capabilities,
     EdgeName,
     Endpoint,
@@ -29,6 +27,7 @@ from ..model import (
     TransferKey,
 )
 from ..observe import Counters, get_logger, span
+from .arguments import checked_device, checked_key, checked_shape, stage_name, torch_or_remedy
 from .delivery import Delivery
 from .edge import Edge
 from .limits import DEFAULT, Timeout, offer_limit, put_limit
@@ -170,7 +169,7 @@ class Transport(abc.ABC):
             raise UsageError(f"copy must be a bool or None, not {copy!r}")
         limit = offer_limit(timeout)
         if device is not None:
-            device = _checked_device(device)
+            device = checked_device(device)
         if self._breath.used_up():
             await asyncio.sleep(0)
             self._check()
@@ -261,16 +260,16 @@ class Transport(abc.ABC):
 
         Raises:
             UsageError: not a sender, or a shape or dtype that makes no sense.
+            BackendUnavailable: PyTorch is not installed.
             PayloadTooLarge, PoolExhausted: as for :meth:`put`.
 
         Cancellation: safe.
         """
-        import torch
-
+        torch = torch_or_remedy()
         kind = torch.get_default_dtype() if dtype is None else dtype
         if not isinstance(kind, torch.dtype) or str(kind).startswith(("torch.q", "torch.bits")):
             raise UsageError(f"dtype must be a torch.dtype of plain numbers, not {dtype!r}")
-        sizes = _sizes(shape)
+        sizes = checked_shape(shape)
         nbytes = math.prod(sizes) * kind.itemsize
         buffer = await self.allocate(nbytes, timeout=timeout)
         tensor = buffer.as_tensor(kind, sizes)
@@ -407,77 +406,9 @@ class Transport(abc.ABC):
             self.counters.errors += 1
 
 
-def stage_name(stage: str | int) -> str:
-    if isinstance(stage, str) and is_text(stage):
-        return stage
-    if isinstance(stage, int) and not isinstance(stage, bool):
-        return str(stage)
-    raise UsageError(f"a stage id is a non-empty str or an int, not {stage!r}")
-
-
-def is_text(name: str) -> bool:
-    """Whether it can be a name: not empty, and without half a character."""
-    if not name.isascii():
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            return False
-    return bool(name)
-
-
-def _sizes(shape: Any) -> tuple[int, ...]:
-    """A shape as ints; whatever counts as an index will do, numpy's ints for one."""
-    try:
-        given = (shape,) if hasattr(shape, "__index__") else tuple(shape)
-        sizes = tuple(map(operator.index, given))
-    except TypeError:
-        raise UsageError(f"a shape has ints of at least 0, not {shape!r}") from None
-    if min(sizes, default=0) < 0 or any(isinstance(size, bool) for size in given):
-        raise UsageError(f"a shape has ints of at least 0, not {shape!r}")
-    return sizes
-
-
 async def _told(operation: str, where: TransferKey, moving: Coroutine[Any, Any, Moved]) -> Moved:
     """The same, with an event at its beginning and one at its end."""
     with span(_log, operation, edge=where[:2], key=where.key) as events:
         outcome = await moving
         events.note(nbytes=outcome.nbytes)
         return outcome
-
-
-def _checked_device(device: Any) -> Any:
-    """The torch device, or ``None`` for the CPU, where tensors arrive anyway."""
-    import torch
-
-    try:
-        checked = torch.device(device)
-        torch.empty(0, device=checked)
-    except (RuntimeError, TypeError, AssertionError) as error:  # as torch reports what it lacks
-        raise UsageError(f"device {device!r} cannot be used here: {error}") from error
-    if checked.type == "meta":
-        raise UsageError(f"device {device!r} has no memory to receive into")
-    return None if checked.type == "cpu" else checked
-
-
-def checked_key(key: object) -> str:
-    """The key, if it is one.
-
-    Raises:
-        UsageError: not a str, empty, longer than 1,024 bytes of UTF-8, or not encodable.
-    """
-    if not isinstance(key, str):
-        raise UsageError(f"a key is a str, not {type(key).__name__} {key!r}")
-    if not key:
-        raise UsageError("a key must not be empty")
-    if key.isascii():
-        nbytes = len(key)
-    else:
-        try:
-            nbytes = len(key.encode())
-        except UnicodeEncodeError as error:
-            raise UsageError(f"the key {key!r} is not valid Unicode: {error}") from None
-    if nbytes > KEY_LIMIT:
-        raise UsageError(
-            f"a key has at most {KEY_LIMIT} bytes of UTF-8, this one has {nbytes}: {key[:60]!r}..."
-        )
-    return key

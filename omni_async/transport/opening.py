@@ -18,7 +18,8 @@ from ..abc import DirectBackend, Options
 from ..errors import ConfigError, UsageError
 from ..model import ConnectorSpec, Endpoint, Role
 from ..registry import backend_for
-from .base import Transport, is_text, stage_name
+from .arguments import is_text, stage_name
+from .base import Transport
 from .direct_transport import DirectTransport
 
 NAMESPACE_VARIABLE = "OMNI_ASYNC_NAMESPACE"
