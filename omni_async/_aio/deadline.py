@@ -103,5 +103,5 @@ class Deadlines:
             call()
 
 
-_SPARE = 256
+_SPARE = 64
 """Entries called off that may wait to be swept out."""

@@ -11,7 +11,7 @@ import copy
 from collections import OrderedDict
 from typing import Any
 
-_REMEMBERED = 256
+_REMEMBERED = 64
 _FIRST_SWEEP = 1024
 
 

@@ -21,6 +21,8 @@ from omni_async.testing.rig import settle
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def peer(request: pytest.FixtureRequest) -> Iterator[PeerProcess]:
+    if request.param == "uvloop":
+        pytest.importorskip("uvloop")
     with no_leaks_blocking():
         process = PeerProcess(request.param)
         yield process

@@ -99,6 +99,7 @@ def test_a_failing_test_is_not_hidden_by_what_it_leaves(rig: Rig) -> None:
 
 
 def test_what_is_left_in_a_folder(crew: Crew, tmp_path: Path) -> None:
+    pytest.importorskip("uvloop")
     rig = Rig("memory", {}, way=Way.ONE_LOOP, loop="uvloop", crew=crew, folders=(tmp_path,))
 
     async def test() -> None:
