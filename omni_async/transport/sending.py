@@ -19,6 +19,7 @@ from ..errors import (
 )
 from ..model import Receipt, TransferKey, Verb
 from ..observe.log import get_logger
+from ..rendezvous.directory import Entry
 from ..rendezvous.sender import Sender
 from .placing import place
 from .receivers import Receivers
@@ -26,7 +27,7 @@ from .wiring import Wiring
 
 _log = get_logger("omni_async.transport")
 
-CONFIRM_SECONDS = 0.05
+CONFIRM_SECONDS = 0.1
 """How long a put waits for word that the last delivery under its key has been made."""
 RECALL_SECONDS = 1.0
 """How long a clean-up waits for receivers to give back what they were offered ahead."""
@@ -129,17 +130,25 @@ class Sending:
                 self.pump()
             else:
                 return
-            if not await self._settled(until):
-                if entry.touched or entry.ahead is None:
-                    raise self._exists(where)
-                channel = self._receivers.channels.get(entry.ahead[0])
-                peer = channel.name if channel is not None else "a receiver that has gone"
-                raise TransferTimeout(
-                    f"put of {where.key!r} on {where.edge}: {peer} was offered what was put under "
-                    "this key before, and does not give it back",
-                    phase="recalling an offer",
-                    **self._wiring.where(where, peer),
-                )
+            if await self._settled(until):
+                continue
+            self._receivers.poll()  # a loop that was late finds the word and the end of time at once
+            if self.core.directory.get(where) is not entry:
+                continue
+            if entry.touched:
+                raise self._exists(where)
+            if entry.ahead is not None:
+                raise self._kept(where, entry)
+
+    def _kept(self, where: TransferKey, entry: Entry) -> TransferTimeout:
+        channel = self._receivers.channels.get(entry.ahead[0]) if entry.ahead else None
+        peer = channel.name if channel is not None else "a receiver that has gone"
+        return TransferTimeout(
+            f"put of {where.key!r} on {where.edge}: {peer} was offered what was put under this key "
+            "before, and does not give it back",
+            phase="recalling an offer",
+            **self._wiring.where(where, peer),
+        )
 
     async def _settled(self, deadline: float | None) -> bool:
         """Wait for the next word of a receiver about a payload; ``False`` when none came in time."""
