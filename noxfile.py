@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
 
 ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
@@ -91,7 +92,7 @@ def _twice(session: nox.Session, *command: str, args: Sequence[str]) -> None:
     """
     try:
         session.run(*command, *args, external=True)
-    except nox.command.CommandFailed:
+    except CommandFailed:
         session.warn("tests failed side by side, see above; they are run again on their own")
         session.run(*command, "--last-failed", "--last-failed-no-failures=none", external=True)
 
