@@ -76,6 +76,8 @@ class StageModel(_Model):
 
     stage_id: StageId
     host: str | None = None
+    num_replicas: int = Field(default=1, ge=1)
+    tensor_parallel_size: int = Field(default=1, ge=1)
     input_connectors: Mapped[Reference] = {}
     output_connectors: Mapped[Reference] = {}
     async_chunk: bool | None = None

@@ -43,6 +43,10 @@ class StagePlan:
     inputs: tuple[Wire, ...]
     outputs: tuple[Wire, ...]
     async_chunk: bool
+    host: str | None = None
+    """Where its senders listen; ``None`` where the file does not say."""
+    num_replicas: int = 1
+    tensor_parallel_size: int = 1
     others: Mapping[str, Any] = field(default_factory=dict)
     """The serving engine's keys, as they were."""
 
@@ -106,6 +110,9 @@ def wire(parts: Parts, mistakes: Mistakes) -> tuple[dict[str, StagePlan], tuple[
             tuple(w for w in wires if w.name.to_stage == id),
             tuple(w for w in wires if w.name.from_stage == id),
             _first(stage.async_chunk, parts.model.async_chunk if parts.model else True),
+            stage.host,
+            stage.num_replicas,
+            stage.tensor_parallel_size,
             stage.model_extra or {},
         )
         for id, stage in ids.items()
