@@ -10,10 +10,12 @@ Backends of other packages announce themselves by entry points of the group ``om
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 from importlib import metadata
+from typing import Any
 
-from .abc import Backend
+from .abc import Backend, Options
 from .errors import BackendUnavailable, ConfigError
 
 GROUP = "omni_async.backends"
@@ -25,15 +27,30 @@ _SHIPPED = {
 """alias → (connector name, where it is)."""
 
 PLANNED = {
-    "mooncake": "MooncakeTransferEngineConnector",
-    "MooncakeConnector": "MooncakeConnector",  # an older name in deploy files, without an alias
-    "mooncake-store": "MooncakeStoreConnector",
-    "mori": "MoriTransferEngineConnector",
-    "nixl": "NixlConnector",
-    "yuanrong": "YuanrongConnector",
-    "yuanrong-te": "YuanrongTransferEngineConnector",
+    "mooncake": (
+        "MooncakeTransferEngineConnector",
+        "omni_async.backends.mooncake:MooncakeTransferEngineOptions",
+    ),
+    "mooncake-store": (
+        "MooncakeStoreConnector",
+        "omni_async.backends.mooncake:MooncakeStoreOptions",
+    ),
+    "mori": (
+        "MoriTransferEngineConnector",
+        "omni_async.backends.mori:MoriTransferEngineOptions",
+    ),
+    "nixl": ("NixlConnector", "omni_async.backends.nixl:NixlOptions"),
+    "yuanrong": ("YuanrongConnector", "omni_async.backends.yuanrong:YuanrongOptions"),
+    "yuanrong-te": (
+        "YuanrongTransferEngineConnector",
+        "omni_async.backends.yuanrong:YuanrongTransferEngineOptions",
+    ),
 }
-"""alias → connector name of what is right in a deploy file, but not part of this release."""
+"""alias → (connector name, where its options are) of what is right in a deploy file, but not part of
+this release."""
+
+_OLDER = {"MooncakeConnector": "MooncakeStoreConnector"}
+"""Older names in deploy files."""
 
 _loaded: dict[str, Backend] = {}
 
@@ -49,8 +66,14 @@ def names() -> list[str]:
     known = set(_loaded)
     for alias, (name, _) in _SHIPPED.items():
         known |= {alias, name}
-    known |= {point.name for point in metadata.entry_points(group=GROUP)}
+    known |= {point.name for point in _announced()}
     return sorted(known)
+
+
+def planned_names() -> list[str]:
+    """Names and aliases that a deploy file may use though nothing opens them yet."""
+    planned = {*PLANNED, *_OLDER, *(name for name, _ in PLANNED.values())}
+    return sorted(planned.difference(names()))
 
 
 def backend_for(name: str) -> Backend:
@@ -60,18 +83,10 @@ def backend_for(name: str) -> Backend:
         BackendUnavailable: a planned backend that nobody has announced yet.
         ConfigError: nobody has announced this name; tells the nearest known one.
     """
-    backend = _loaded.get(name)
+    backend = _found(_OLDER.get(name, name))
     if backend is not None:
         return backend
-    for alias, (connector, target) in _SHIPPED.items():
-        if name in (alias, connector):
-            register_backend(_load(target))
-            return _loaded[name]
-    for point in metadata.entry_points(group=GROUP):
-        register_backend(_load(point.value))
-        if name in _loaded:
-            return _loaded[name]
-    if name in PLANNED or name in PLANNED.values():
+    if _planned(name) is not None:
         raise BackendUnavailable(
             f"{name} is not part of this release, and no installed package offers it",
             backend=name,
@@ -83,9 +98,66 @@ def backend_for(name: str) -> Backend:
     raise ConfigError(f"unknown connector {name!r}{hint} Known: {', '.join(known)}")
 
 
-def _load(target: str) -> Backend:
+def options_for(name: str) -> type[Options]:
+    """The options model of a connector name or alias, planned ones included. No vendor is imported.
+
+    Raises:
+        ConfigError: nobody has announced this name.
+    """
+    planned = _planned(name)
+    backend = _found(_OLDER.get(name, name)) if planned else backend_for(name)
+    if backend is not None:
+        return backend.options
+    assert planned is not None
+    model: type[Options] = _attribute(planned[1])
+    return model
+
+
+def canonical(name: str) -> str:
+    """The connector name behind an alias or an older name.
+
+    Raises:
+        ConfigError: nobody has announced this name.
+    """
+    planned = _planned(name)
+    return planned[0] if planned else backend_for(name).name
+
+
+def _found(name: str) -> Backend | None:
+    if name in _loaded:
+        return _loaded[name]
+    for alias, (connector, target) in _SHIPPED.items():
+        if name in (alias, connector):
+            register_backend(_load(target))
+            return _loaded[name]
+    for point in _announced():
+        register_backend(_load(point.value))
+        if name in _loaded:
+            return _loaded[name]
+    return None
+
+
+def _planned(name: str) -> tuple[str, str] | None:
+    name = _OLDER.get(name, name)
+    for alias, (connector, target) in PLANNED.items():
+        if name in (alias, connector):
+            return connector, target
+    return None
+
+
+@functools.cache
+def _announced() -> tuple[metadata.EntryPoint, ...]:
+    """Looked up once: what is installed does not change under a running process."""
+    return tuple(metadata.entry_points(group=GROUP))
+
+
+def _attribute(target: str) -> Any:
     module, _, attribute = target.partition(":")
-    backend = getattr(importlib.import_module(module), attribute)()
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _load(target: str) -> Backend:
+    backend = _attribute(target)()
     if not isinstance(backend, Backend):
         raise ConfigError(f"{target} is not a Backend")
     return backend

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from .backend import Backend, DirectBackend, Options
+from .backend import Backend, DirectBackend
 from .channel import Channel, ChannelHandler, Channels, Dialer, Listener
 from .engine import Engine, RemoteRegion
 from .memory import Block, MemorySource
+from .options import AddressedOptions, Options
 
 __all__ = [
+    "AddressedOptions",
     "Backend",
     "Block",
     "Channel",

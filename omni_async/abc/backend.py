@@ -8,36 +8,11 @@ from __future__ import annotations
 
 import abc
 
-import pydantic
-
 from ..model import Capabilities, Role
 from .channel import Channels
 from .engine import Engine
 from .memory import MemorySource
-
-
-class Options(pydantic.BaseModel):
-    """Base of every connector's ``extra``: unknown keys are refused, values are not coerced."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    memory_pool_size: int | None = pydantic.Field(
-        default=None,
-        gt=0,
-        description="Limit of the pool in bytes; by default a quarter of what this process may use, at most 4 GiB.",
-    )
-    buffer_ttl_seconds: float = pydantic.Field(
-        default=300.0, gt=0, description="Seconds an unclaimed payload is kept."
-    )
-    inline_limit: int = pydantic.Field(
-        default=8192,
-        ge=0,
-        le=1 << 20,
-        description="Largest payload in bytes that rides inside its offer.",
-    )
-    peer_timeout: float = pydantic.Field(
-        default=30.0, gt=0, description="Seconds of silence after which a peer counts as dead."
-    )
+from .options import Options
 
 
 class Backend(abc.ABC):

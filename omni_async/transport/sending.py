@@ -45,9 +45,8 @@ class Sending:
 
     def __init__(self, wiring: Wiring) -> None:
         self._wiring = wiring
-        self.core = Sender(
-            wiring.options.buffer_ttl_seconds, lends_memory=wiring.engine.verb is not Verb.READ
-        )
+        lends = wiring.engine.verb is not Verb.READ
+        self.core = Sender(wiring.options.ttl, lends_memory=lends)
         self.address = ""
         self._receivers = Receivers(wiring, self.core, self.pump)
         self._expiry: asyncio.TimerHandle | None = None
@@ -203,7 +202,7 @@ class Sending:
         if not self._closed and len(self.core.directory):
             when = self.core.directory.next_expiry()
             if when is None:  # all are claimed; some may come back
-                when = self._wiring.loop.time() + self._wiring.options.buffer_ttl_seconds
+                when = self._wiring.loop.time() + self._wiring.options.ttl
             self._expiry = self._wiring.loop.call_at(when, self._expire)
 
     def _expire(self) -> None:

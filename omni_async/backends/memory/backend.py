@@ -11,6 +11,7 @@ from ...model import Capabilities, Role, Verb
 from ...pool.memory import MemfdMemory
 from ...rendezvous.local_channel import LocalChannels
 from ..shm.engine import MapEngine
+from .config import MemoryOptions
 
 
 class MemoryBackend(DirectBackend):
@@ -18,7 +19,7 @@ class MemoryBackend(DirectBackend):
 
     name = "MemoryConnector"
     alias = "memory"
-    options = Options
+    options = MemoryOptions
 
     def capabilities(self, options: Options) -> Capabilities:
         return Capabilities(backend=self.name, verb=Verb.MAP)

@@ -6,23 +6,27 @@ Never: touches the system.
 
 from __future__ import annotations
 
-import pydantic
-
-from ...abc import Options
+from ...abc.options import Options, option
 
 
 class SharedMemoryOptions(Options):
     """Shared memory needs no options; these are for containers and for limits."""
 
-    inline_limit: int = pydantic.Field(
-        default=8192,
+    inline_limit: int = option(
+        8192,
+        "Largest payload that rides inside its offer instead of shared memory.",
+        unit="bytes",
         ge=0,
         le=1 << 20,
-        description="Largest payload in bytes that rides inside its offer instead of shared memory.",
     )
-    socket_dir: str | None = pydantic.Field(
-        default=None,
+    socket_dir: str | None = option(
+        None,
+        "Folder for the socket, for containers that share a folder but no network namespace; by "
+        "default an abstract socket without a file.",
+        edge_wide=True,
         min_length=1,
-        description="Folder for the socket, for containers that share a folder but no network "
-        "namespace; by default an abstract socket without a file.",
     )
+
+    @property
+    def cross_host(self) -> bool:
+        return False

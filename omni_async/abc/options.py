@@ -1,0 +1,198 @@
+"""Options: what a connector's ``extra`` may hold.
+
+In: values from a file or a caller. Out: frozen values with defaults, and what is known of each.
+Never: reads the environment, looks at the system, knows a vendor.
+
+The words of these models are the users' reference: the documentation and the JSON Schema are made
+of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import pydantic
+from pydantic import AfterValidator, BeforeValidator
+
+_DETECT = ("", "auto", "*", "0.0.0.0", "::")
+"""What people write for "find out yourself"."""
+
+GIB = 1 << 30
+
+
+def option(
+    default: Any,
+    meaning: str,
+    *,
+    unit: str = "",
+    edge_wide: bool = False,
+    said: str = "",
+    **rules: Any,
+) -> Any:
+    """A field of an options model.
+
+    Args:
+        default: its value where nothing is written.
+        meaning: one or two sentences for users.
+        unit: such as ``bytes`` or ``seconds``.
+        edge_wide: both ends of an edge must agree in it.
+        said: how its type is told to people, where its annotation does not tell it.
+        rules: bounds and the like, as :func:`pydantic.Field` takes them.
+    """
+    told = {"unit": unit, "edge_wide": edge_wide, "said": said}
+    known: dict[str, Any] = {word: value for word, value in told.items() if value}
+    return pydantic.Field(default=default, description=meaning, json_schema_extra=known, **rules)
+
+
+def known_of(field: pydantic.fields.FieldInfo) -> Mapping[str, Any]:
+    """What :func:`option` was told beyond pydantic's own words."""
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+
+
+def _number(value: Any) -> Any:
+    """Ports are written as text, too: ``"50051"``."""
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+
+
+def _nothing_is_text(value: Any) -> Any:
+    """``device_name:`` with nothing behind it is how people leave a name empty."""
+    return "" if value is None else value
+
+
+def detected(value: str) -> str:
+    return "auto" if value.lower() in _DETECT else value
+
+
+def _told(value: str | None) -> str | None:
+    """A peer's address cannot be detected: "auto" tells nothing."""
+    return None if value is None or value.lower() in _DETECT else value
+
+
+HOST = r"^[^\s/]*$"
+PORT_SAID = "a port from 1 to 65535"
+
+Port = Annotated[
+    int,
+    BeforeValidator(_number),
+    pydantic.Field(ge=1, le=65535),
+    pydantic.WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1, "maximum": 65535},
+                {"type": "string", "pattern": "^[0-9]+$"},
+            ]
+        }
+    ),
+]
+"""A port; digits as text are taken as well."""
+
+DeviceName = Annotated[
+    str,
+    BeforeValidator(_nothing_is_text),
+    pydantic.WithJsonSchema({"type": ["string", "null"]}),
+]
+"""Names of devices; nothing at all is the empty name."""
+
+
+class Options(pydantic.BaseModel):
+    """Base of every connector's ``extra``: unknown keys are refused, values are not coerced."""
+
+    model_config = pydantic.ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False
+    )
+
+    addressed: ClassVar[bool] = False
+    """Whether the receiver is told the sender's host and port."""
+
+    memory_pool_size: int | None = option(
+        None,
+        "Limit of the pool; by default a quarter of what this process may use, at most 4 GiB.",
+        unit="bytes",
+        gt=0,
+    )
+    buffer_ttl_seconds: float = option(
+        300.0,
+        "How long an unclaimed payload is kept; with 0 or less until it is fetched or cleaned up.",
+        unit="seconds",
+    )
+    inline_limit: int = option(
+        8192, "Largest payload that rides inside its offer.", unit="bytes", ge=0, le=1 << 20
+    )
+    peer_timeout: float = option(
+        30.0, "Silence after which a peer counts as dead.", unit="seconds", gt=0
+    )
+
+    @classmethod
+    def edge_wide(cls) -> frozenset[str]:
+        """The options in which both ends of an edge must agree."""
+        return frozenset(
+            name for name, field in cls.model_fields.items() if known_of(field).get("edge_wide")
+        )
+
+    @property
+    def cross_host(self) -> bool:
+        """Whether the two ends of an edge may be on different hosts."""
+        return True
+
+    @property
+    def ttl(self) -> float:
+        """``buffer_ttl_seconds`` as a time span: infinite where it is 0 or less."""
+        return self.buffer_ttl_seconds if self.buffer_ttl_seconds > 0 else math.inf
+
+
+class AddressedOptions(Options):
+    """Options of a connector whose receiver is told where the sender listens."""
+
+    addressed: ClassVar[bool] = True
+
+    host: Annotated[str, AfterValidator(detected)] = option(
+        "auto",
+        "Where this end's sender listens. `auto`, as well as an empty text, `*`, `0.0.0.0` and "
+        "`::`, is the address by which this host reaches others.",
+        said="a host name or an address",
+        pattern=HOST,
+    )
+    zmq_port: Port = option(
+        50051,
+        "Base of the ports on which senders listen: each one's own follows from it, the stage, "
+        "the rank and the replica.",
+        edge_wide=True,
+        said=PORT_SAID,
+    )
+    sender_host: Annotated[str | None, AfterValidator(_told)] = option(
+        None,
+        "Where the receiver finds the sender; by default the host of the sender's stage.",
+        said="a host name or an address",
+        pattern=HOST,
+    )
+    sender_zmq_port: Port | None = option(
+        None,
+        "The sender's final port; by default it is computed from `zmq_port` as the sender does.",
+        said=PORT_SAID,
+    )
+    peer: Literal["omni-async", "vllm-omni"] = option(
+        "omni-async",
+        "Whose wire this edge speaks. With `vllm-omni` the other end may be a stage of "
+        "vLLM-Omni 0.30, and ports are strided.",
+        edge_wide=True,
+    )
+    port_scheme: Literal["compact", "strided"] = option(
+        "compact",
+        "How ports follow from `zmq_port`. `compact` packs them as documented and can meet "
+        "itself; `strided` adds 1024 for a replica, 16 for a rank and 1 for a stage.",
+        edge_wide=True,
+    )
+
+    @pydantic.field_validator("port_scheme")
+    @classmethod
+    def _peer_knows_it(cls, value: str, info: pydantic.ValidationInfo) -> str:
+        if value == "compact" and info.data.get("peer") == "vllm-omni":
+            raise ValueError("'peer: vllm-omni' means strided ports; remove this line")
+        return value
+
+    @property
+    def scheme(self) -> Literal["compact", "strided"]:
+        """The scheme in force."""
+        return "strided" if self.peer == "vllm-omni" else self.port_scheme

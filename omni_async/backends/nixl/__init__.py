@@ -1,0 +1,7 @@
+"""NIXL: ``NixlConnector``; options only."""
+
+from __future__ import annotations
+
+from .config import NixlOptions
+
+__all__ = ["NixlOptions"]

@@ -1,0 +1,108 @@
+"""Options of ``NixlConnector``.
+
+In: ``extra`` of a connector. Out: validated values with defaults.
+Never: touches the system, imports the vendor.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import BeforeValidator
+
+from ...abc.options import AddressedOptions, option
+
+
+def _several(value: Any) -> Any:
+    """One name stands for a list of one."""
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+_Name = Annotated[str, pydantic.Field(min_length=1)]
+
+
+class NixlOptions(AddressedOptions):
+    """The receiver reads from the sender's registered memory."""
+
+    backends: Annotated[
+        tuple[_Name, ...],
+        BeforeValidator(_several),
+        pydantic.WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "string", "minLength": 1},
+                    {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                ]
+            }
+        ),
+    ] = option(
+        ("UCX",),
+        "NIXL's own backends, by name. One name may stand without a list.",
+        edge_wide=True,
+        said="a name such as 'UCX', or a list of names",
+        min_length=1,
+    )
+    num_threads: int = option(4, "The agent's threads with UCX alone.", unit="threads", ge=0)
+    agent_name: str | None = option(
+        None, "The agent's name; by default one that nobody else has.", min_length=1
+    )
+    receive_device: str | None = option(
+        None,
+        "Where received tensors land; by default on the kind of device they came from.",
+        said="a device of PyTorch such as 'cpu' or 'cuda:0'",
+        pattern="^[a-z]+(:[0-9]+)?$",
+    )
+    memory_type: Literal["DRAM", "VRAM", "cpu", "cuda"] | None = option(
+        None, "Kind of memory that is registered; by default what a tensor's device says."
+    )
+    buffer_ttl_seconds: float = option(
+        3600.0,
+        "How long an unclaimed payload is kept; with 0 or less until it is fetched or cleaned up.",
+        unit="seconds",
+    )
+    lease_seconds: float | None = option(
+        None, "Another name for `buffer_ttl_seconds`.", unit="seconds"
+    )
+    transfer_timeout_s: float = option(
+        300.0, "How long one transfer may take.", unit="seconds", gt=0
+    )
+    poll_interval_s: float = option(
+        0.001, "How often a transfer in flight is looked at.", unit="seconds", gt=0
+    )
+    handshake_timeout_ms: int = option(
+        5000, "How long a sender may take to answer.", unit="milliseconds", gt=0
+    )
+    metadata_query_timeout_ms: int | None = option(
+        None,
+        "How long one question for a payload may take; by default 10, or `handshake_timeout_ms` "
+        "where that is less.",
+        unit="milliseconds",
+        gt=0,
+    )
+    handshake_max_wait_s: float = option(
+        60.0, "Taken because files have it; nothing reads it.", unit="seconds", gt=0
+    )
+    handshake_retry_s: float = option(
+        0.05, "Taken because files have it; nothing reads it.", unit="seconds", gt=0
+    )
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _one_lease(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or "buffer_ttl_seconds" in values:
+            return values
+        lease = values.get("lease_seconds")
+        if isinstance(lease, bool) or not isinstance(lease, (int, float)):
+            return values
+        return {**values, "buffer_ttl_seconds": lease}
+
+    @pydantic.field_validator("lease_seconds")
+    @classmethod
+    def _the_same(cls, value: float | None, info: pydantic.ValidationInfo) -> float | None:
+        ttl = info.data.get("buffer_ttl_seconds", value)
+        if value is not None and value != ttl:
+            raise ValueError("is another name for buffer_ttl_seconds, which says otherwise")
+        return value
