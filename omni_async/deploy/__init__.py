@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from .connectors import Connector
+from .deployment import Deploy, StagePlan, Wire
 from .loader import load_deploy
 from .mistakes import Mistake
 from .stage import Stage, open_stage
-from .wiring import Deploy, StagePlan, Wire
+from .tree import Origin
 
 __all__ = [
     "Connector",
     "Deploy",
     "Mistake",
+    "Origin",
     "Stage",
     "StagePlan",
     "Wire",

@@ -1,6 +1,6 @@
 """Connectors as a deploy file names them, checked against what the backends know.
 
-In: ``name`` and ``extra``. Out: a Connector whose options its backend has accepted.
+In: ``name`` and ``extra``. Out: a Connector whose options its backend's model has accepted.
 Never: opens a backend, imports a vendor.
 """
 
@@ -10,22 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import pydantic
-
 from .. import registry
-from ..abc import Backend
-from ..errors import BackendUnavailable, ConfigError
+from ..abc import Options
+from ..errors import ConfigError
 from ..model import ConnectorSpec
-from .mistakes import Mistakes, Place, hint, nearest
+from .knobs import judge, validate
+from .mistakes import Mistakes, hint
 from .models import ConnectorModel
+from .tree import DEFAULT as BY_DEFAULT
+from .tree import Origin, Place
 
 DEFAULT = "SharedMemoryConnector"
 """What moves bytes along an edge that names nothing."""
-
-_LATER_NAMES = tuple(registry.PLANNED.values())
-"""Names that files carry and that are right even where no such backend is installed."""
-
-_TYPO = 0.8
 
 
 @dataclass(frozen=True)
@@ -33,40 +29,54 @@ class Connector:
     """A connector as one end of an edge uses it."""
 
     name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """What the backend reads."""
+    settings: Options
+    """All options of its backend, with defaults."""
     knobs: Mapping[str, Any] = field(default_factory=dict)
     """What stage processors read, such as ``codec_chunk_frames``; no backend sees it."""
     alias: str | None = None
     """Its name under ``connectors``, ``None`` when written in place or filled in."""
+    origins: Mapping[str, Origin] = field(default_factory=dict, compare=False, repr=False)
+    """Where each option and knob was written; the others have their defaults."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that were written."""
+        return self.settings.model_dump(exclude_unset=True)
 
     @property
     def spec(self) -> ConnectorSpec:
         """What :func:`omni_async.open_transport` takes."""
-        return ConnectorSpec(self.name, dict(self.options))
+        return ConnectorSpec(self.name, self.options)
 
     @property
     def addressed(self) -> bool:
         """Whether its receiver is told a host and a port."""
-        backend = _backend(self.name)
-        return backend is not None and "sender_host" in backend.options.model_fields
+        return self.settings.addressed
 
     @property
     def cross_host(self) -> bool:
         """Whether its two ends may be on different hosts."""
-        backend = _backend(self.name)
-        if backend is None:
-            return True
-        options = backend.options.model_validate(dict(self.options))
-        return backend.capabilities(options).cross_host
+        return self.settings.cross_host
+
+    def origin(self, key: str) -> Origin:
+        """Where an option or a knob comes from."""
+        return self.origins.get(key, BY_DEFAULT)
+
+
+def filled_in() -> Connector:
+    """The connector of an edge that names none."""
+    return Connector(DEFAULT, registry.options_for(DEFAULT)())
 
 
 def check(
     model: ConnectorModel, alias: str | None, place: Place, mistakes: Mistakes
 ) -> Connector | None:
     """The connector, or ``None`` with the reason in ``mistakes``."""
-    backend = _backend(model.name)
-    if backend is None and model.name not in _LATER_NAMES:
+    try:
+        options = registry.options_for(model.name)
+    except ConfigError:
+        if model.name in registry.names():  # announced, and broken
+            raise
         text = f"unknown connector {model.name!r}" + hint(model.name, known_names())
         mistakes.add((*place, "name"), text)
         return None
@@ -74,38 +84,30 @@ def check(
         text = "who sends and who receives follows from the wiring; remove this line"
         mistakes.add((*place, "extra", "role"), text)
         return None
-    if backend is None:  # nothing here can judge the options; opening it says what is missing
-        return Connector(model.name, model.extra, {}, alias)
-    options = backend.options
-    own = {key: value for key, value in model.extra.items() if key in options.model_fields}
-    knobs = {key: value for key, value in model.extra.items() if key not in own}
+    known = {key: value for key, value in model.extra.items() if key in options.model_fields}
+    knobs = {key: value for key, value in model.extra.items() if key not in known}
     for key in knobs:
-        meant = nearest(key, options.model_fields, _TYPO)
-        if meant is not None:
-            mistakes.add((*place, "extra", key), f"unknown option; did you mean {meant!r}?")
-    try:
-        options.model_validate(own)
-    except pydantic.ValidationError as error:
-        for detail in error.errors(include_url=False):
-            message = detail["msg"].replace("Input should", "has to")
-            where = (*place, "extra", *detail["loc"])
-            mistakes.add(where, f"{message}, not {detail['input']!r}")
+        slip = judge(key, options)
+        if slip is not None:
+            mistakes.add((*place, "extra", key), slip)
+    origins = {key: mistakes.origin((*place, "extra", key)) for key in model.extra}
+    lax = {key for key, origin in origins.items() if origin.kind == "environment"}
+    settings, wrong = validate(options, known, lax)
+    for below, text in wrong:
+        mistakes.add((*place, "extra", *below), text)
+    if settings is None:
         return None
-    return Connector(backend.name, own, knobs, alias)
+    return Connector(registry.canonical(model.name), settings, knobs, alias, origins)
 
 
 def known_names() -> list[str]:
     """Every name a file may use."""
-    return sorted({*registry.names(), *_LATER_NAMES})
+    return sorted({*registry.names(), *registry.planned_names()})
 
 
-def _backend(name: str) -> Backend | None:
-    """The backend of this name, if one is installed. Looks at other packages only when it must."""
-    try:
-        return registry.backend_for(name)
-    except BackendUnavailable:  # planned
-        return None
-    except ConfigError:
-        if name in registry.names():  # announced, and broken
-            raise
-        return None
+def differing(one: Connector, other: Connector) -> list[str]:
+    """Options in which both ends of an edge have to agree, and do not."""
+    here, there = one.settings.model_dump(), other.settings.model_dump()
+    return sorted(
+        key for key in one.settings.edge_wide() if here.get(key) != there.get(key)
+    )

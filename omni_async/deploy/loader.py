@@ -8,29 +8,70 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from .deployment import Deploy, others_of
+from .environment import expand, expanded
+from .inherit import on_platform, with_bases
+from .mistakes import Mistakes
 from .models import parse
-from .source import read
-from .wiring import Deploy, wire
+from .shapes import lifted, modern
+from .source import read, read_file
+from .tree import Node, origins_of, plain
+from .wiring import wire
+
+PLATFORM_VARIABLE = "OMNI_ASYNC_PLATFORM"
 
 
-def load_deploy(source: str | os.PathLike[str] | Mapping[str, Any]) -> Deploy:
+def load_deploy(
+    source: str | os.PathLike[str] | Mapping[str, Any], *, platform: str | None = None
+) -> Deploy:
     """Read and check a deploy YAML (or JSON, by the suffix ``.json``).
 
-    An edge that names no connector gets ``SharedMemoryConnector``; who sends and who receives
-    follows from the wiring. Keys of the serving engine are kept and left alone.
+    What a ``base_config`` names lies below the file, the section of ``platforms`` above both, and
+    ``$NAME`` or ``${NAME}`` in the keys of connectors, edges and hosts is the environment's value
+    (``$$`` is a dollar sign). An edge that names no connector gets ``SharedMemoryConnector``; who
+    sends and who receives follows from the wiring. Keys of the serving engine are kept and left alone.
 
     Args:
         source: path of the file, or what the file would hold.
+        platform: whose section of ``platforms`` applies; default ``$OMNI_ASYNC_PLATFORM``, or none.
 
     Raises:
         ConfigError: the file cannot be read or is wrong. ``mistakes`` lists all that is wrong,
             each with its path in the file and its line.
     """
     tree, mistakes = read(source)
-    parts = parse(tree, mistakes)
-    stages, wires = wire(parts, mistakes)
+    if platform is None:
+        platform = os.environ.get(PLATFORM_VARIABLE) or None
+    folder = Path() if isinstance(source, Mapping) else Path(source).parent
+    tree = _effective(tree, folder, platform, mistakes)
+    mistakes.origins = origins_of(tree)
+    parts = parse(plain(tree), mistakes)
+    stages, wires, connectors = wire(parts, mistakes)
     mistakes.settle()
     assert parts.model is not None  # parts are left out only with a mistake
-    return Deploy(mistakes.source, stages, wires, parts.model)
+    return Deploy(
+        mistakes.source,
+        stages,
+        wires,
+        connectors,
+        others_of(parts.model),
+        parts.model,
+        platform,
+        mistakes.origins,
+    )
+
+
+def _effective(tree: Node, folder: Path, platform: str | None, mistakes: Mistakes) -> Node:
+    """One tree in today's shape, with its bases, its platform and the environment in it."""
+
+    def load(path: Path) -> Node:
+        return modern(read_file(path, "base", mistakes), mistakes)
+
+    in_environment = partial(expand, environment=os.environ, mistakes=mistakes)
+    tree = with_bases(modern(tree, mistakes), folder, load, in_environment, mistakes)
+    tree = on_platform(lifted(tree), platform, mistakes)
+    return expanded(tree, os.environ, mistakes)

@@ -11,9 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from ..errors import ConfigError
-
-Place = tuple["str | int", ...]
-"""Keys and positions from the top of the file down."""
+from .tree import DEFAULT, Origin, Place, find, spelled
 
 
 class Mistake(NamedTuple):
@@ -25,43 +23,58 @@ class Mistake(NamedTuple):
     """What is wrong and what to do."""
     line: int | None = None
     """Counted from 1, where the file has lines."""
+    file: str | None = None
+    """The file, where it is not the one that was asked for: a base of it."""
 
     def __str__(self) -> str:
         where = self.path or "file"
-        return f"{where}{f' (line {self.line})' if self.line else ''}: {self.text}"
+        at = ", ".join(part for part in (self.file, self.line and f"line {self.line}") if part)
+        return f"{where} ({at}): {self.text}" if at else f"{where}: {self.text}"
 
 
 class Mistakes:
     """A growing list; :meth:`settle` ends it."""
 
-    def __init__(self, source: str, lines: Mapping[Place, int]) -> None:
+    def __init__(self, source: str) -> None:
         self.source = source
-        self.lines = lines
-        self._found: dict[tuple[str, str], Mistake] = {}
+        self.origins: Mapping[Place, Origin] = {}
+        """Where each place of the tree that is looked at was written."""
+        self._found: dict[tuple[str | None, str, str], Mistake] = {}
+
+    def __len__(self) -> int:
+        return len(self._found)
 
     def add(self, place: Place, text: str) -> None:
-        """Note a mistake; the same one at the same place is noted once."""
-        path = spelled(place)
-        self._found.setdefault((path, text), Mistake(path, text, self._line(place)))
+        """Note a mistake at a place of the tree; the same one is noted once."""
+        origin, rest = find(place, self.origins)
+        if origin is None:
+            self._note(Mistake(spelled(place), text))
+        else:
+            self.at(origin, text, rest)
+
+    def origin(self, place: Place) -> Origin:
+        """Where a place, or what should hold it, was written."""
+        return find(place, self.origins)[0] or DEFAULT
+
+    def at(self, origin: Origin, text: str, below: Place = ()) -> None:
+        """Note a mistake where something was written, or at what is missing ``below`` it."""
+        file = None if origin.source == self.source else origin.source
+        self._note(Mistake(spelled(below, origin.path), text, origin.line, file))
+
+    def _note(self, mistake: Mistake) -> None:
+        self._found.setdefault((mistake.file, mistake.path, mistake.text), mistake)
 
     def settle(self) -> None:
         """Raise what was found.
 
         Raises:
             ConfigError: there is at least one mistake; ``path`` is that of the first,
-                ``mistakes`` has them all in the order of the file.
+                ``mistakes`` has them all in the order of the file, those of its bases behind.
         """
         if not self._found:
             return
-        found = sorted(self._found.values(), key=lambda mistake: mistake.line or 0)
+        found = sorted(self._found.values(), key=lambda m: (m.file or "", m.line or 0))
         raise refusal(self.source, found)
-
-    def _line(self, place: Place) -> int | None:
-        while place not in self.lines:  # a missing key is told at what should hold it
-            if not place:
-                return None
-            place = place[:-1]
-        return self.lines[place]
 
 
 def refusal(source: str, mistakes: list[Mistake]) -> ConfigError:
@@ -69,17 +82,6 @@ def refusal(source: str, mistakes: list[Mistake]) -> ConfigError:
     count = "a mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
     text = "\n".join([f"{source} has {count}:", *(f"  {mistake}" for mistake in mistakes)])
     return ConfigError(text, path=mistakes[0].path or None, mistakes=tuple(mistakes))
-
-
-def spelled(place: Place) -> str:
-    """A place as people write it: ``stages[1].extra``."""
-    text = ""
-    for part in place:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        else:
-            text += f".{part}" if text else part
-    return text
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

@@ -3,8 +3,7 @@
 In: the file's tree. Out: pydantic models, and a list of what does not fit them.
 Never: looks at two places of a file at once; that is `wiring`.
 
-Keys of the serving engine (``devices``, ``gpu_memory_utilization``, ``platforms`` ...) stay in
-``model_extra`` as they were.
+Keys of the serving engine (``devices``, ``gpu_memory_utilization`` ...) stay in ``model_extra`` as they were.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from typing import Annotated, Any, TypeVar
 import pydantic
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
-from .mistakes import Mistakes, Place, hint, nearest
+from .mistakes import Mistakes, hint, nearest
+from .tree import Place
 
 T = TypeVar("T")
 M = TypeVar("M", bound=pydantic.BaseModel)
@@ -29,6 +29,15 @@ def _stage_id(value: Any) -> Any:
     return str(value)
 
 
+def _no_items(value: Any) -> Any:
+    """``edges:`` with nothing behind it is how people write an empty list."""
+    return [] if value is None else value
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
 def _nothing_is_empty(value: Any) -> Any:
     """``extra:`` with nothing behind it is how people write an empty mapping."""
     return {} if value is None else value
@@ -39,6 +48,7 @@ def _alias_or_inline(value: Any) -> str:
 
 
 StageId = Annotated[str, BeforeValidator(_stage_id)]
+Listed = Annotated[list[T], BeforeValidator(_listed)]
 Mapped = Annotated[dict[str, T], BeforeValidator(_nothing_is_empty)]
 
 
@@ -78,9 +88,18 @@ class StageModel(_Model):
     host: str | None = None
     num_replicas: int = Field(default=1, ge=1)
     tensor_parallel_size: int = Field(default=1, ge=1)
+    engine_input_source: Listed[StageId] = []
     input_connectors: Mapped[Reference] = {}
     output_connectors: Mapped[Reference] = {}
     async_chunk: bool | None = None
+
+
+class PlatformModel(_Model):
+    """``{stages: [...], ...}``: what lies over the file where it runs on this platform."""
+
+    model_config = ConfigDict(extra="allow")
+
+    stages: Annotated[list[dict[Any, Any]], BeforeValidator(_no_items)] = []
 
 
 class FileModel(_Model):
@@ -89,19 +108,36 @@ class FileModel(_Model):
     model_config = ConfigDict(extra="allow")
 
     connectors: Mapped[ConnectorModel] = {}
-    stages: list[StageModel] = Field(min_length=1)
-    edges: Annotated[list[EdgeModel], BeforeValidator(lambda value: value or [])] = []
+    stages: list[StageModel] = []
+    edges: Annotated[list[EdgeModel], BeforeValidator(_no_items)] = []
     async_chunk: bool = True
     runtime: Mapped[Any] = {}
+    platforms: Mapped[Annotated[PlatformModel, BeforeValidator(_nothing_is_empty)]] = {}
 
 
-OWN_KEYS = tuple(FileModel.model_fields)
+OWN_KEYS = (*FileModel.model_fields, "base_config")
 OWN_STAGE_KEYS = tuple(StageModel.model_fields)
 
-_LATER = {
-    "base_config": "inheritance is not read by this version; write the whole file out",
-    "stage_args": "is the older spelling; call it 'stages'",
-}
+ENGINE_KEYS = (
+    "active_stream_window",
+    "custom_voice_dir",
+    "data_parallel_size",
+    "distributed_executor_backend",
+    "dtype",
+    "duplex_session",
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "forced_aligner",
+    "model_runner",
+    "pipeline",
+    "pipeline_parallel_size",
+    "quantization",
+    "session_mode",
+    "trust_remote_code",
+)
+"""Keys that vLLM-Omni 0.30 has at the top of a file. One that holds nothing else configures a model
+that is one stage, or a part of one, and has no edges."""
+
 _KINDS = {
     "bool_type": "true or false",
     "dict_type": "a mapping",
@@ -110,7 +146,7 @@ _KINDS = {
     "model_type": "a mapping",
     "string_type": "text",
 }
-_TYPO = 0.86
+_TYPO = 0.8
 """How alike a foreign key must be to one of ours to be taken for a slip of the pen."""
 
 
@@ -134,6 +170,7 @@ def parse(tree: Any, mistakes: Mistakes) -> Parts:
         mistakes.add((), "the file has to be a mapping with 'stages' in it")
         return Parts({}, {}, {}, False, None)
     _foreign_keys(tree, mistakes)
+    _stages_are_there(tree, mistakes)
     try:
         model = FileModel.model_validate(tree)
     except pydantic.ValidationError as error:
@@ -176,28 +213,38 @@ def _without(value: Any, place: Place, bad: set[Place]) -> Any:
 
 
 def _foreign_keys(tree: dict[Any, Any], mistakes: Mistakes) -> None:
-    for key, text in _LATER.items():
-        if key in tree:
-            mistakes.add((key,), text)
-    runtime = tree.get("runtime")
-    if isinstance(runtime, dict):
-        for key in ("connectors", "edges"):
-            if runtime.get(key):
-                mistakes.add(("runtime", key), f"stands at the top of the file now, as '{key}'")
     _typos(tree, (), OWN_KEYS, mistakes)
-    stages = tree.get("stages")
+    _typos_of_stages(tree.get("stages"), ("stages",), mistakes)
+    sections = tree.get("platforms")
+    for name, section in sections.items() if isinstance(sections, dict) else ():
+        if isinstance(section, dict):
+            _typos(section, ("platforms", str(name)), OWN_KEYS, mistakes)
+            _typos_of_stages(section.get("stages"), ("platforms", str(name), "stages"), mistakes)
+
+
+def _typos_of_stages(stages: Any, place: Place, mistakes: Mistakes) -> None:
     for i, stage in enumerate(stages if isinstance(stages, list) else []):
         if isinstance(stage, dict):
-            _typos(stage, ("stages", i), OWN_STAGE_KEYS, mistakes)
+            _typos(stage, (*place, i), OWN_STAGE_KEYS, mistakes)
 
 
 def _typos(node: dict[Any, Any], place: Place, own: tuple[str, ...], mistakes: Mistakes) -> None:
     for key in node:
-        if not isinstance(key, str) or key in own:
+        if not isinstance(key, str) or key in own or key in ENGINE_KEYS:
             continue
         meant = nearest(key, own, _TYPO)
         if meant is not None:
             mistakes.add((*place, key), f"unknown key; did you mean {meant!r}?")
+
+
+def _stages_are_there(tree: dict[Any, Any], mistakes: Mistakes) -> None:
+    """A file without stages has nothing that belongs to stages, and something of an engine."""
+    if tree.get("stages") == []:
+        mistakes.add(("stages",), "must not be empty")
+    elif "stages" not in tree and (
+        tree.get("connectors") or tree.get("edges") or not set(tree) & set(ENGINE_KEYS)
+    ):
+        mistakes.add(("stages",), "is missing")
 
 
 def _translate(tree: Any, detail: Any, mistakes: Mistakes) -> Place:
@@ -215,6 +262,8 @@ def _translate(tree: Any, detail: Any, mistakes: Mistakes) -> Place:
         text = f"has to be {_KINDS[kind]}, not {_said(detail['input'])}"
     elif kind in ("too_short", "string_too_short"):
         text = "must not be empty"
+    elif kind == "greater_than_equal":
+        text = f"has to be at least {detail['ctx']['ge']}, not {_said(detail['input'])}"
     else:
         text = f"{detail['msg'].replace('Input should', 'has to')}, not {_said(detail['input'])}"
     mistakes.add(place, text)

@@ -1,6 +1,6 @@
 """What follows from a deploy file: who sends what to whom over which connector.
 
-In: the parts of a file. Out: a Deploy, or mistakes.
+In: the parts of a file. Out: stages and edges, or mistakes.
 Never: reads a file, opens anything.
 """
 
@@ -9,70 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from ..errors import UsageError
 from ..model import EdgeName
-from .connectors import DEFAULT, Connector, check
-from .mistakes import Mistakes, Place, hint
-from .models import EdgeModel, FileModel, Parts, Reference, StageModel
+from .connectors import Connector, check, differing, filled_in
+from .deployment import StagePlan, Wire
+from .endpoints import check_ports
+from .mistakes import Mistakes, hint
+from .models import EdgeModel, Parts, Reference, StageModel
+from .tree import Place
 
 _Side = Literal["sender", "receiver"]
 _KEYS: dict[_Side, tuple[str, str]] = {
     "sender": ("output_connectors", "to_stage_"),
     "receiver": ("input_connectors", "from_stage_"),
 }
-
-
-@dataclass(frozen=True)
-class Wire:
-    """One edge: its two stages and the connector as each end uses it."""
-
-    name: EdgeName
-    sender: Connector
-    receiver: Connector
-    window_size: int = -1
-    max_inflight: int = 1
-
-
-@dataclass(frozen=True)
-class StagePlan:
-    """One stage with its edges."""
-
-    id: str
-    inputs: tuple[Wire, ...]
-    outputs: tuple[Wire, ...]
-    async_chunk: bool
-    host: str | None = None
-    """Where its senders listen; ``None`` where the file does not say."""
-    num_replicas: int = 1
-    tensor_parallel_size: int = 1
-    others: Mapping[str, Any] = field(default_factory=dict)
-    """The serving engine's keys, as they were."""
-
-
-@dataclass(frozen=True)
-class Deploy:
-    """A file that was checked, and what follows from it."""
-
-    source: str
-    stages: Mapping[str, StagePlan]
-    wires: tuple[Wire, ...]
-    model: FileModel
-    """The file as it was written."""
-
-    def stage(self, stage_id: str | int) -> StagePlan:
-        """The plan of one stage.
-
-        Raises:
-            UsageError: the file has no such stage.
-        """
-        plan = self.stages.get(str(stage_id))
-        if plan is None:
-            raise UsageError(
-                f"{self.source} has no stage {str(stage_id)!r}" + hint(str(stage_id), self.stages)
-            )
-        return plan
 
 
 @dataclass
@@ -84,8 +35,10 @@ class _Draft:
     model: EdgeModel | None = None
 
 
-def wire(parts: Parts, mistakes: Mistakes) -> tuple[dict[str, StagePlan], tuple[Wire, ...]]:
-    """Stages and edges; only to be used when ``mistakes`` is still empty afterwards."""
+def wire(
+    parts: Parts, mistakes: Mistakes
+) -> tuple[dict[str, StagePlan], tuple[Wire, ...], dict[str, Connector]]:
+    """Stages, edges, connectors; only to be used when ``mistakes`` is still empty afterwards."""
     aliases = {
         alias: None if model is None else check(model, alias, ("connectors", alias), mistakes)
         for alias, model in parts.connectors.items()
@@ -97,6 +50,10 @@ def wire(parts: Parts, mistakes: Mistakes) -> tuple[dict[str, StagePlan], tuple[
             for name, connector, place in _ends(stage, i, side, aliases, mistakes):
                 draft = drafts.setdefault(name, _Draft(place))
                 draft.ends[side] = (connector, place)
+        for source in stage.engine_input_source:
+            drafts.setdefault(
+                EdgeName(source, stage.stage_id), _Draft(("stages", i, "engine_input_source"))
+            )
     for i, edge in parts.edges.items():
         name = EdgeName(edge.from_stage, edge.to_stage)
         draft = drafts.setdefault(name, _Draft(("edges", i)))
@@ -117,10 +74,15 @@ def wire(parts: Parts, mistakes: Mistakes) -> tuple[dict[str, StagePlan], tuple[
         )
         for id, stage in ids.items()
     }
+    places: dict[str, Place] = {}
     for i, stage in parts.stages.items():
-        if ids[stage.stage_id] is stage:
-            _one_sender_each(plans[stage.stage_id], ("stages", i), mistakes)
-    return plans, wires
+        places.setdefault(stage.stage_id, ("stages", i))
+    for id, plan in plans.items():
+        _one_sender_each(plan, places[id], mistakes)
+    if parts.every_stage:
+        check_ports(plans, places, mistakes)
+    known = {alias: connector for alias, connector in aliases.items() if connector is not None}
+    return plans, wires, known
 
 
 def _ids(parts: Parts, mistakes: Mistakes) -> dict[str, StageModel]:
@@ -182,10 +144,9 @@ def _wires(
             draft.ends.get("sender", nothing),
             draft.ends.get("receiver", nothing),
         )
-        if sender and receiver and sender.name != receiver.name:
-            text = f"{name} ends in {receiver.name} here and begins in {sender.name}"
-            mistakes.add(there, f"{text}; both ends need the same connector")
-        sender = sender or receiver or Connector(DEFAULT)
+        if sender and receiver:
+            _agree(name, sender, receiver, there, mistakes)
+        sender = sender or receiver or filled_in()
         _one_host(name, sender, ids or {}, places[0], mistakes)
         yield Wire(
             name,
@@ -194,6 +155,25 @@ def _wires(
             draft.model.window_size if draft.model else -1,
             draft.model.max_inflight if draft.model else 1,
         )
+
+
+def _agree(
+    name: EdgeName, sender: Connector, receiver: Connector, place: Place, mistakes: Mistakes
+) -> None:
+    """Both ends have the same connector, and what has to be the same at both of its ends is."""
+    if sender.name != receiver.name:
+        text = f"{name} ends in {receiver.name} here and begins in {sender.name}"
+        mistakes.add(place, f"{text}; both ends need the same connector")
+        return
+    for option in differing(sender, receiver):
+        here, there = (getattr(end.settings, option) for end in (receiver, sender))
+        text = f"{option} of {receiver.name} is {here!r} where {name} ends and {there!r} where it begins"
+        text += "; both ends need the same value"
+        origin = receiver.origins.get(option)
+        if origin is not None:
+            mistakes.at(origin, text)
+        else:
+            mistakes.add(place, text)
 
 
 def _one_host(
@@ -216,7 +196,7 @@ def _one_sender_each(plan: StagePlan, place: Place, mistakes: Mistakes) -> None:
     seen: dict[str, Wire] = {}
     for out in plan.outputs:
         other = seen.setdefault(out.sender.name, out)
-        if other.sender.options != out.sender.options:
+        if other.sender.settings != out.sender.settings:
             text = f"sends to {other.name.to_stage} and to {out.name.to_stage} over "
             text += f"{out.sender.name} with different options; one endpoint serves both"
             mistakes.add(place, text)

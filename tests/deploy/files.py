@@ -11,6 +11,7 @@ from omni_async.deploy import load_deploy
 
 RIGHT = """\
 async_chunk: false
+session_mode: turn
 connectors:
   fast: {name: SharedMemoryConnector, extra: {memory_pool_size: 1048576, codec_chunk_frames: 25}}
 stages:

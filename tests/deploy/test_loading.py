@@ -60,7 +60,7 @@ def test_a_stages_own_async_chunk_wins(write: Any) -> None:
 def test_keys_of_the_engine_are_kept_and_left_alone(write: Any) -> None:
     deploy = load_deploy(write(RIGHT))
     assert deploy.stage(0).others == {"devices": "0", "gpu_memory_utilization": 0.9}
-    assert deploy.model.model_extra == {"platforms": {"cuda": {"stages": []}}}
+    assert deploy.model.model_extra == {"session_mode": "turn"}
     assert deploy.model.runtime == {"anything": 1}
 
 

@@ -102,7 +102,7 @@ def test_an_alias_that_holds_itself_is_refused(write: Any) -> None:
         ({"stages": []}, "stages", "must not be empty"),
         ({"stages": {"a": 1}}, "stages", "has to be a list"),
         ({"stages": None}, "stages", "has to be a list"),
-        ({"connectors": []}, "connectors", "has to be a mapping"),
+        ({"connectors": 3}, "connectors", "has to be a mapping"),
         ({"connectors": {"c": "shm"}}, "connectors.c", "has to be a mapping, not 'shm'"),
         ({"connectors": {"c": {"extra": {}}}}, "connectors.c.name", "is missing"),
         ({"connectors": {"c": {"name": 3}}}, "connectors.c.name", "has to be text, not 3"),
@@ -130,7 +130,7 @@ def test_an_alias_that_holds_itself_is_refused(write: Any) -> None:
         (
             {"connectors": {"c": {"name": "shm", "extra": {"memory_pool_size": "1 GB"}}}},
             "connectors.c.extra.memory_pool_size",
-            "has to be a valid integer, not '1 GB'",
+            "has to be a whole number above 0, not '1 GB'",
         ),
         ({"async_chunk": "yes"}, "async_chunk", "has to be true or false, not 'yes'"),
         ({"edges": [{"from": 0}]}, "edges[0].to", "is missing"),
@@ -140,13 +140,11 @@ def test_an_alias_that_holds_itself_is_refused(write: Any) -> None:
         (
             {"edges": [{"from": 0, "to": 1, "max_inflight": 0}]},
             "edges[0].max_inflight",
-            "greater than or equal to 1, not 0",
+            "has to be at least 1, not 0",
         ),
         ({"edges": [{"from": 0, "to": 1}] * 2}, "edges[1]", "0->1 is listed twice"),
         ({"conectors": {}}, "conectors", "did you mean 'connectors'?"),
-        ({"base_config": "a.yaml"}, "base_config", "inheritance"),
-        ({"stage_args": []}, "stage_args", "older spelling"),
-        ({"runtime": {"edges": [1]}}, "runtime.edges", "top of the file"),
+        ({"runtime": {"edges": [1]}}, "runtime.edges[0]", "has to be a mapping"),
     ],
 )
 def test_a_mistake_is_told_with_its_path(change: dict[str, Any], path: str, text: str) -> None:

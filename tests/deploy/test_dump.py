@@ -1,0 +1,118 @@
+"""What a deployment says of itself is a file that means the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from omni_async.deploy import load_deploy
+from tests.deploy.files import RIGHT
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=8) | (
+    st.sampled_from(["$HOME", "${X}", "$$", "a$b", "%X%"])
+)
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "memory_pool_size": st.integers(1, 1 << 40),
+        "buffer_ttl_seconds": st.floats(0.5, 1e6) | st.integers(1, 9),
+        "socket_dir": TEXT.filter(bool),
+        "codec_chunk_frames": st.integers(),
+        "some_knob": st.recursive(TEXT | st.none() | st.booleans(), st.lists, max_leaves=4),
+    },
+)
+SHM = st.fixed_dictionaries({"name": st.sampled_from(["shm", "SharedMemoryConnector"])})
+CONNECTOR = st.builds(lambda name, extra: {**name, "extra": extra}, SHM, OPTIONS)
+
+
+@st.composite
+def files(draw: Any) -> dict[str, Any]:
+    """A right file: stages in a line with jumps, connectors by alias and in place."""
+    count = draw(st.integers(1, 6))
+    ids = draw(st.permutations(["0", "1", "2", "thinker", "a$b", "ø"]))[:count]
+    host = draw(st.sampled_from([None, "node", "a.b", "x$y"]))
+    aliases = draw(st.dictionaries(st.sampled_from(["fast", "b", "c"]), CONNECTOR, max_size=3))
+    shared = draw(CONNECTOR)
+    choices = [shared, *aliases] if aliases else [shared]
+    stages: list[dict[str, Any]] = []
+    for id in ids:
+        stage: dict[str, Any] = {"stage_id": id.replace("$", "$$"), "devices": draw(TEXT)}
+        if host is not None and draw(st.booleans()):
+            stage["host"] = host.replace("$", "$$")
+        if draw(st.booleans()):
+            stage["async_chunk"] = draw(st.booleans())
+        stages.append(stage)
+    edges = []
+    for i, j in draw(st.lists(st.tuples(*[st.integers(0, count - 1)] * 2), unique=True)):
+        if i == j:
+            continue
+        if draw(st.booleans()):
+            ends = stages[i].setdefault("output_connectors", {})
+            if not ends:  # one endpoint has one set of options
+                ends[f"to_stage_{ids[j]}"] = draw(st.sampled_from(choices))
+        else:
+            edges.append({"from": ids[i].replace("$", "$$"), "to": ids[j].replace("$", "$$")})
+    result: dict[str, Any] = {"stages": stages, "edges": edges, "dtype": draw(TEXT)}
+    if aliases:
+        result["connectors"] = aliases
+    return json.loads(json.dumps(result).replace("${X}", "$$").replace("$HOME", "HOME"))
+
+
+@given(files())
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_load_dump_load_is_the_identity(tmp_path: Path, tree: dict[str, Any]) -> None:
+    try:
+        first = load_deploy(tree)
+    except ValueError as error:  # two outputs with different options, from an edge list
+        assert "one endpoint serves both" in str(error) or "variable" in str(error)
+        return
+    dumped = first.dump()
+    again = load_deploy(dumped)
+    assert again == first
+    assert again.dump() == dumped
+    for name, write in (("d.yaml", yaml.safe_dump), ("d.json", json.dumps)):
+        path = tmp_path / name
+        path.write_text(write(dumped))  # type: ignore[operator]
+        assert load_deploy(path) == first
+
+
+def test_a_dump_has_what_the_environment_said(monkeypatch: Any, write: Any) -> None:
+    monkeypatch.setenv("POOL", "4096")
+    monkeypatch.setenv("NAME", "a$b")
+    deploy = load_deploy(
+        write(
+            "connectors: {c: {name: shm, extra: {memory_pool_size: $POOL, socket_dir: $NAME}}}\n"
+            "stages:\n"
+            "- {stage_id: 0, host: $NAME, output_connectors: {to_stage_1: c}}\n"
+            "- {stage_id: 1, input_connectors: {from_stage_0: {name: shm, extra: {socket_dir: $NAME, k: $POOL}}}}\n"
+        )
+    )
+    monkeypatch.delenv("POOL")
+    monkeypatch.delenv("NAME")
+    dumped = deploy.dump()
+    assert dumped["connectors"]["c"] == {
+        "name": "SharedMemoryConnector",
+        "extra": {"memory_pool_size": 4096, "socket_dir": "a$$b"},
+    }
+    assert load_deploy(dumped) == deploy
+
+
+def test_a_dump_of_a_platform_is_applied(write: Any) -> None:
+    text = RIGHT.replace("{cuda: {stages: []}}", "{cuda: {stages: [{stage_id: 0, host: h}]}}")
+    deploy = load_deploy(write(text), platform="cuda")
+    dumped = deploy.dump()
+    assert dumped["stages"][0]["host"] == "h"
+    assert load_deploy(dumped) == load_deploy(dumped, platform="cuda") == deploy
+
+
+def test_a_dump_is_the_callers_own(write: Any) -> None:
+    deploy = load_deploy(write(RIGHT))
+    deploy.dump()["stages"][0]["output_connectors"]["to_stage_1"] = "changed"
+    assert deploy.dump()["stages"][0]["output_connectors"] == {"to_stage_1": "fast"}
