@@ -40,8 +40,9 @@ class Connector:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that were written."""
-        return self.settings.model_dump(exclude_unset=True)
+        """The options that were written, as a file has them."""
+        written = self.settings.model_dump(exclude_unset=True)
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in written.items()}
 
     @property
     def spec(self) -> ConnectorSpec:
@@ -108,6 +109,4 @@ def known_names() -> list[str]:
 def differing(one: Connector, other: Connector) -> list[str]:
     """Options in which both ends of an edge have to agree, and do not."""
     here, there = one.settings.model_dump(), other.settings.model_dump()
-    return sorted(
-        key for key in one.settings.edge_wide() if here.get(key) != there.get(key)
-    )
+    return sorted(key for key in one.settings.edge_wide() if here.get(key) != there.get(key))

@@ -19,6 +19,8 @@ try:
 except ImportError:  # PyYAML without libyaml: slower, the same result
     from yaml import SafeLoader as Loader  # type: ignore[assignment]
 
+__all__ = ["NODE_LIMIT", "Loader", "yaml_tree"]
+
 NODE_LIMIT = 100_000
 """Values a file may have once its aliases are followed."""
 
