@@ -14,6 +14,7 @@ import os
 import shlex
 import shutil
 import sys
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +25,8 @@ ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 SHARED = ROOT / ".nox" / "shared"
 PEER = ROOT / ".nox" / "peer"
+# Names the unpacked wheel of the other library for the tests that load its deploy files.
+PEER_WHEEL = "OMNI_ASYNC_PEER_WHEEL"
 # Most tests wait for processes: more workers than cores, yet not so many that they starve each other.
 WORKERS = ["-n", "3"]
 MINIMAL_PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
@@ -80,6 +83,34 @@ def _shared(session: nox.Session, *groups: str, extras: Sequence[str]) -> str:
     return python
 
 
+def _peer_wheel(session: nox.Session, python: str) -> Path:
+    """The other library's published wheel, fetched once."""
+    [wanted] = _group("peer")
+    name, version = wanted.split("==")
+    wheel = f"{name.replace('-', '_')}-{version}-*.whl"
+    if not list(PEER.glob(wheel)):
+        pip = [python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+        pip += ["--no-deps", "--dest", str(PEER), wanted]
+        try:
+            session.run(*pip, external=True)
+        except CommandFailed:
+            session.error(f"run `{shlex.join(pip)}` with a network: {wanted} was not fetched")
+    return next(PEER.glob(wheel))
+
+
+def _peer_deploys(session: nox.Session, python: str) -> str:
+    """A folder with the deploy files of that wheel, unpacked once."""
+    wheel = _peer_wheel(session, python)
+    folder, half = wheel.with_suffix(""), wheel.with_suffix(".half")
+    if not folder.exists():
+        shutil.rmtree(half, ignore_errors=True)
+        with zipfile.ZipFile(wheel) as files:
+            deploys = [file for file in files.namelist() if file.startswith("vllm_omni/deploy/")]
+            files.extractall(half, deploys)
+        half.rename(folder)
+    return str(folder)
+
+
 def _script(python: str) -> str:
     return str(Path(python).with_name("omni-async"))
 
@@ -117,8 +148,13 @@ def demo(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """The suite with branch coverage; with `-- options` just pytest with these options."""
+    """The suite with branch coverage; with `-- options` just pytest with these options.
+
+    Deploy files of another library are tested with: $OMNI_ASYNC_PEER_WHEEL, or fetched by pip.
+    """
     python = _shared(session, "test", "images", extras=["demo", "prometheus", "uvloop"])
+    if not os.environ.get(PEER_WHEEL):
+        session.env[PEER_WHEEL] = _peer_deploys(session, python)
     if session.posargs:
         session.run(python, "-m", "pytest", *session.posargs, external=True)
     else:
@@ -175,11 +211,7 @@ def bench(session: nox.Session) -> None:
     python = _shared(session, "bench", extras=["demo", "uvloop"])
     args = list(session.posargs or ["shm"])
     if args[0] == "shm" and "--peer" not in args:
-        if not list(PEER.glob("*.whl")):
-            [wheel] = _group("peer")
-            pip = [python, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(PEER)]
-            session.run(*pip, wheel, external=True)
-        args += ["--peer", str(PEER)]
+        args += ["--peer", str(_peer_wheel(session, python))]
     session.run(_script(python), "bench", *args, external=True)
 
 

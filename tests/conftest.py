@@ -8,11 +8,23 @@ from __future__ import annotations
 
 import os
 import uuid
+from pathlib import Path
 
 import pytest
+
+PEER_WHEEL = "OMNI_ASYNC_PEER_WHEEL"
 
 
 @pytest.fixture
 def namespace() -> str:
     """A pipeline name of this test alone, so that runs side by side never meet."""
     return f"test-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(scope="session")
+def peer_wheel() -> Path:
+    """The unpacked wheel of vLLM-Omni 0.30.0, its `vllm_omni/deploy` at least."""
+    folder = os.environ.get(PEER_WHEEL)
+    if not folder:
+        pytest.skip(f"{PEER_WHEEL} names no unpacked wheel of vllm-omni; `nox -s tests` sets it")
+    return Path(folder)

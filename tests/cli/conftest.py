@@ -42,3 +42,11 @@ def recording(tmp_path: Path) -> Path:
     path = tmp_path / "tune.wav"
     path.write_bytes(wav(tune(1.5).tobytes()))
     return path
+
+
+@pytest.fixture
+def long_recording(tmp_path: Path) -> Path:
+    """More than any demo gets through before it is ended."""
+    path = tmp_path / "long.wav"
+    path.write_bytes(wav(tune(1.5).tobytes() * 4000))
+    return path

@@ -56,7 +56,7 @@ def test_register_type(namespace: str) -> None:
     assert "value['meta'][0]: object of type object" in text
 
 
-def test_there_is_one_deploy_file_and_every_example_is_tested() -> None:
+def test_the_demos_file_is_there_once_and_every_example_is_tested() -> None:
     assert (EXAMPLES / "demo.yaml").samefile(default_deploy())
     here = Path(__file__).read_text()
     assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in here] == []

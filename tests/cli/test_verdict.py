@@ -33,8 +33,9 @@ def result(*, sent: int = 10, different: tuple[str, ...] = (), requests: int = 1
         different=list(different),
         edges=[EdgeResult.of(EdgeName("0", "1"), "hidden states", "SharedMemory", sent, FIGURES)],
         stages=[
-            StageResult("0", "Thinker", words.Lag(0.1, 1.0, 12.0)),
-            StageResult("1", "T", None),
+            StageResult("0", "Thinker", 0, words.Lag(0.1, 1.0, 12.0)),
+            StageResult("1", "Talker", 0, words.Lag(0.1, 1.0, 12.0)),
+            StageResult("2", "C", 1, None),
         ],
         outputs=[f"out/req-{i}.wav" for i in range(requests)],
     )
@@ -50,6 +51,10 @@ def test_all_is_well() -> None:
     assert text.endswith("identical: all 3 files are bit for bit what one process computes")
     row = next(line for line in text.splitlines() if line.startswith("0->1"))
     assert "10  1.0 MB  2.0 MB/s      0.25 ms  1.50 ms  0.00 ms" in row
+    assert [line.split() for line in text.splitlines() if line[:1].isdigit()][-2:] == [
+        ["0", "+", "1", "Thinker", "+", "Talker", "0.10", "ms", "1.00", "ms", "12.00", "ms"],
+        ["2", "C", "-", "-", "-"],
+    ]
 
 
 def test_a_file_that_differs_is_named() -> None:
@@ -100,7 +105,7 @@ def test_the_check_hears_one_wrong_bit(recording: Path, tmp_path: Path) -> None:
     data[5000] ^= 1
     wrong.write_bytes(data)
 
-    job = words.Job(words.CHECK, str(recording), str(tmp_path), requests)
+    job = words.Job([], str(recording), str(tmp_path), requests)
     orders, events = os.pipe(), os.pipe()
     os.write(orders[1], words.encode(job) + b"\n")
     line = Line(orders[0], events[1])
@@ -124,12 +129,12 @@ def test_the_check_hears_one_wrong_bit(recording: Path, tmp_path: Path) -> None:
 def test_where_a_run_stands(recording: Path, tmp_path: Path) -> None:
     run = Run(Options(recording, default_deploy(), 4, tmp_path), lambda _: None)
     assert progress(run, 0.0) == "starting 3 processes, 0 ready"
-    run.stages[0].ready.set()
+    run.processes[0].ready.set()
     assert progress(run, 0.0) == "starting 3 processes, 1 ready"
     run.began = 10.0
-    run.stages[0].progress = words.Progress(0, 7, 0)
-    run.stages[1].progress = words.Progress(6, 5, 3_000_000)
-    run.stages[2].finished["req-0"] = words.Finished("req-0")
+    run.processes[0].progress["0"] = words.Progress("0", sent=7)
+    run.processes[1].progress["1"] = words.Progress("1", 6, 5, 3_000_000)
+    run.processes[2].finished["req-0"] = words.Finished("req-0")
     assert progress(run, 12.0) == (
         "Thinker 7 -> Talker 6 -> Code2Wav 0 chunks | 1 of 4 requests | 1.5 MB/s | 2.0 s"
     )
@@ -137,12 +142,29 @@ def test_where_a_run_stands(recording: Path, tmp_path: Path) -> None:
     assert progress(run, 13.0) == "checking against one process: 0 of 4 requests"
 
 
+def test_stages_of_one_process_are_told_apart(recording: Path, tmp_path: Path) -> None:
+    deploy = tmp_path / "deploy.yaml"
+    deploy.write_text(
+        "stages: [{stage_id: 0}, {stage_id: 1, input_connectors: {from_stage_0: {name: memory}}},"
+        " {stage_id: 2, input_connectors: {from_stage_1: {name: memory}}}]"
+    )
+    run = Run(Options(recording, deploy, 1, tmp_path), lambda _: None)
+    assert progress(run, 0.0) == "starting 1 process, 0 ready"
+    run.began = 10.0
+    [process] = run.processes
+    assert process.name == "the process of stages 0 (Thinker), 1 (Talker), 2 (Code2Wav)"
+    process.progress["1"] = words.Progress("1", 6, 5, 1000)
+    process.progress["2"] = words.Progress("2", received=4)
+    text = "Thinker 0 -> Talker 6 -> Code2Wav 4 chunks | 0 of 1 requests | 1.0 KB/s | 1.0 s"
+    assert progress(run, 11.0) == text
+
+
 def test_requests_begin_at_different_places_of_the_recording(
     recording: Path, tmp_path: Path
 ) -> None:
     run = Run(Options(recording, default_deploy(), 3, tmp_path), lambda _: None)
     assert [request.skip for request in run.check.job.requests] == [0, 4000, 8000]
-    assert len({run.check.job.namespace, *(child.job.namespace for child in run.stages)}) == 1
+    assert len({run.check.job.namespace, *(child.job.namespace for child in run.processes)}) == 1
     other = Run(Options(recording, default_deploy(), 3, tmp_path), lambda _: None)
     assert other.check.job.namespace != run.check.job.namespace
     assert other.work != run.work

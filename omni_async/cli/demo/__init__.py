@@ -1,4 +1,4 @@
-"""``omni-async demo``: three processes turn a recording into hidden states, codes and sound again.
+"""``omni-async demo``: three stages turn a recording into hidden states, codes and sound again.
 
 In: options of the command line. Out: WAV files, a table or JSON, an exit status.
 Never: imports torch in its own process.
@@ -17,7 +17,7 @@ from pathlib import Path
 from omni_async import BackendUnavailable
 
 NAME = "demo"
-HELP = "three processes turn a recording into hidden states, codec frames and sound again"
+HELP = "three stages turn a recording into hidden states, codec frames and sound again"
 
 MOST_REQUESTS = 1000
 
@@ -25,15 +25,16 @@ MOST_REQUESTS = 1000
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.description = (
-        "Starts one process for each stage of the deploy file: Thinker (sound to hidden states), "
-        "Talker (to codes of 16 codebooks), Code2Wav (to sound). Then computes the same in one "
-        "process and compares the files byte by byte."
+        "Starts a process for each stage of the deploy file: Thinker (sound to hidden states), "
+        "Talker (to codes of 16 codebooks), Code2Wav (to sound). Stages joined by a "
+        "MemoryConnector share one. Then computes the same without any transport and compares "
+        "the files byte by byte."
     )
     parser.add_argument(
         "--input", type=Path, metavar="FILE.wav", help="the recording; default: one that is shipped"
     )
     parser.add_argument(
-        "--deploy", type=Path, metavar="FILE", help="a deploy file with the edges 0->1 and 1->2"
+        "--deploy", type=Path, metavar="FILE", help="a deploy file with three stages in a row"
     )
     parser.add_argument(
         "--requests", type=_count, default=1, metavar="N", help="how many at once (default 1)"

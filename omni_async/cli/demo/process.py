@@ -1,4 +1,4 @@
-"""One process of the demo: a stage, or the check.
+"""One process of the demo: its stages, or the check.
 
 In: a job on standard input. Out: events on standard output, logs on standard error.
 Never: decides anything; the exit status is 0 only when the job is done.
@@ -38,13 +38,13 @@ def _done(line: Line) -> words.Done:
     import torch
 
     torch.set_num_threads(1)  # one core for each process
-    if line.job.role == words.CHECK:
+    if not line.job.stages:
         from .check import check
 
         return check(line)
-    from .pipeline import run_stage
+    from .pipeline import run_stages
 
-    return asyncio.run(run_stage(line))
+    return asyncio.run(run_stages(line))
 
 
 def _innermost(error: BaseException) -> BaseException:

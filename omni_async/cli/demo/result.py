@@ -46,6 +46,8 @@ class StageResult(msgspec.Struct, frozen=True):
 
     stage: str
     name: str
+    process: int
+    """Counted from 0; stages of one process share its event loop."""
     loop_lag_ms: Lag | None
 
 

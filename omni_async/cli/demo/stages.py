@@ -17,9 +17,9 @@ import torch
 
 from . import dsp
 from .audio import Recording, WavWriter
+from .chunking import Chunking
 
-CHUNK_FRAMES = 25
-"""Frames in a chunk; the last one of a request may have fewer."""
+_USUAL = Chunking()
 
 
 class Hidden(NamedTuple):
@@ -41,14 +41,15 @@ class Speech(NamedTuple):
 class Thinker:
     """Stage 0: listens to a recording and thinks of it in hidden states."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, chunking: Chunking = _USUAL) -> None:
         self._recording = recording
+        self._lengths = chunking.lengths()
         self._left = -(-recording.left // dsp.HOP) + 1  # every sample lies in two frames
         self._before = np.zeros(dsp.HOP)
 
     def step(self) -> Hidden:
         """The next chunk. Blocks for about a millisecond."""
-        frames = min(CHUNK_FRAMES, self._left)
+        frames = min(next(self._lengths), self._left)
         self._left -= frames
         heard = self._recording.read(frames * dsp.HOP)
         silence = np.zeros(frames * dsp.HOP - len(heard))
@@ -59,12 +60,25 @@ class Thinker:
 
 
 class Talker:
-    """Stage 1: says hidden states in the words of 16 codebooks; keeps nothing between chunks."""
+    """Stage 1: says hidden states in the words of 16 codebooks; keeps codes until a chunk is full."""
 
-    def step(self, hidden: Hidden) -> Speech:
-        """One chunk. Blocks for about two milliseconds."""
+    def __init__(self, chunking: Chunking = _USUAL) -> None:
+        self._lengths = chunking.lengths()
+        self._wanted = next(self._lengths)
+        self._codes: dsp.Codes = np.empty((dsp.CODEBOOKS, 0), np.int32)
+
+    def step(self, hidden: Hidden) -> list[Speech]:
+        """One chunk in, the chunks that are full out. Blocks for about two milliseconds."""
         lines = dsp.gathered(hidden.states.to(torch.float64).numpy())
-        return Speech(torch.from_numpy(dsp.coded(lines)), hidden.last)
+        codes: dsp.Codes = np.concatenate([self._codes, dsp.coded(lines)], axis=1)
+        full: list[Speech] = []
+        while codes.shape[1] >= self._wanted or (hidden.last and codes.shape[1]):
+            chunk, codes = codes[:, : self._wanted], codes[:, self._wanted :]
+            last = hidden.last and not codes.shape[1]
+            full.append(Speech(torch.from_numpy(np.ascontiguousarray(chunk)), last))
+            self._wanted = next(self._lengths)
+        self._codes = codes
+        return full
 
 
 class Code2Wav:
@@ -97,6 +111,6 @@ def one_process(recording: Recording, output: Path) -> None:
     code2wav = Code2Wav(output, recording.rate, recording.left)
     last = False
     while not last:
-        speech = talker.step(thinker.step())
-        code2wav.step(speech)
-        last = speech.last
+        for speech in talker.step(thinker.step()):
+            code2wav.step(speech)
+            last = speech.last

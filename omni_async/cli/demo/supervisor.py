@@ -18,14 +18,12 @@ from time import perf_counter
 from typing import NamedTuple
 from uuid import uuid4
 
-from omni_async import ConfigError, Deploy, OmniAsyncError, load_deploy
+from omni_async import ConfigError, OmniAsyncError, load_deploy
 
 from . import words
 from .audio import Recording
+from .layout import CARGO, Layout
 from .result import EdgeResult, Result, StageResult
-
-NAMES = {"0": "Thinker", "1": "Talker", "2": "Code2Wav"}
-CARGO = {("0", "1"): "hidden states", ("1", "2"): "codec frames"}
 
 _ONE_THREAD = {
     f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "VECLIB_MAXIMUM")
@@ -48,10 +46,15 @@ class DemoFailed(OmniAsyncError):
 class Child:
     """One process of the demo and what it has said so far."""
 
-    def __init__(self, job: words.Job) -> None:
+    def __init__(self, job: words.Job, parts: Sequence[str] = ()) -> None:
+        """``parts`` are what its stages are called."""
         self.job = job
-        self.name = f"stage {job.role} ({NAMES[job.role]})" if job.role in NAMES else "the check"
-        self.progress = words.Progress(0, 0, 0)
+        named = list(zip(job.stages, parts, strict=True))
+        stages = ", ".join(f"{id} ({part})" for id, part in named)
+        several = f"the process of stages {stages}" if len(named) > 1 else f"stage {stages}"
+        self.name = several if named else "the check"
+        self._label = "+".join(f"{id}-{part}" for id, part in named) or "check"
+        self.progress = {id: words.Progress(id) for id in job.stages}
         self.finished: dict[str, words.Finished] = {}
         self.done: words.Done | None = None
         self.ready = asyncio.Event()
@@ -60,10 +63,9 @@ class Child:
 
     async def start(self) -> None:
         """Start the process and hand it its job. Cancellation: unknown; :meth:`end` ends it."""
-        label = f"{self.job.role}-{NAMES.get(self.job.role, '')}".rstrip("-")
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", f"{__package__}.process", label),
+            *("-m", f"{__package__}.process", self._label),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, **_ONE_THREAD},
@@ -84,7 +86,7 @@ class Child:
             if isinstance(event, words.Ready):
                 self.ready.set()
             elif isinstance(event, words.Progress):
-                self.progress = event
+                self.progress[event.stage] = event
             elif isinstance(event, words.Finished):
                 self.finished[event.request] = event
             elif isinstance(event, words.Done):
@@ -127,12 +129,13 @@ class Run:
         """Check what can be checked before anything starts.
 
         Raises:
-            ConfigError: the deploy file is wrong, or wires something else than 0 -> 1 -> 2.
+            ConfigError: the deploy file is wrong, or wires something else than three in a row.
+            BackendUnavailable: it names a connector that is not there.
             AudioError: the recording cannot be used.
         """
         self.options = options
         self.deploy = load_deploy(options.deploy)
-        _require_three_stages(self.deploy)
+        self.layout = Layout.of(self.deploy)
         with Recording(options.recording) as recording:
             self.rate, frames = recording.rate, recording.frames
         self.sound_seconds = frames / self.rate
@@ -144,7 +147,7 @@ class Run:
             for i in range(options.requests)
         ]
         job = words.Job(
-            words.CHECK,
+            [],
             str(options.recording.absolute()),
             str(self.work),
             requests,
@@ -152,7 +155,10 @@ class Run:
             name,
         )
         self.check = Child(job)
-        self.stages = [Child(words.as_role(job, role)) for role in NAMES]
+        self.processes = [
+            Child(words.with_stages(job, stages), [self.layout.name(id) for id in stages])
+            for stages in self.layout.processes
+        ]
         self.began = 0.0
         self.seconds = 0.0
         self._changed = changed
@@ -176,7 +182,7 @@ class Run:
                     self.options.output.rmdir()
 
     async def _supervise(self) -> None:
-        children = [*self.stages, self.check]
+        children = [*self.processes, self.check]
         async with _ended(children):
             for child in children:
                 await child.start()
@@ -190,16 +196,26 @@ class Run:
 
     async def _conduct(self, following: Sequence[asyncio.Task[None]]) -> None:
         """The stages together, then the check, which would take their cores from them."""
-        for child in (*self.stages, self.check):
+        for child in (*self.processes, self.check):
             await child.ready.wait()
         self.began = perf_counter()
-        for child in self.stages:
+        for child in self.processes:
             child.go()
-        await asyncio.gather(*following[: len(self.stages)])
+        await asyncio.gather(*following[: len(self.processes)])
         self.check.go()
 
+    @property
+    def finished(self) -> dict[str, words.Finished]:
+        """Requests that have left the last stage."""
+        return self.processes[-1].finished
+
+    @property
+    def progress(self) -> list[words.Progress]:
+        """Of each stage, in their order."""
+        return [progress for child in self.processes for progress in child.progress.values()]
+
     def _note(self) -> None:
-        if not self.seconds and len(self.stages[-1].finished) == self.options.requests:
+        if not self.seconds and len(self.finished) == self.options.requests:
             self.seconds = perf_counter() - self.began
         self._changed(self)
 
@@ -211,7 +227,8 @@ class Run:
             final = self.options.output / f"{request}.wav"
             os.replace(self.work / f"{request}.wav", final)
             outputs.append(str(final))
-        done = {child.job.role: child.done or words.Done() for child in self.stages}
+        done = [child.done or words.Done() for child in self.processes]
+        passed = {stage.stage: stage for process in done for stage in process.stages}
         return Result(
             recording=str(self.options.recording),
             rate=self.rate,
@@ -223,27 +240,20 @@ class Run:
             edges=[
                 EdgeResult.of(
                     wire.name,
-                    CARGO[wire.name],
+                    cargo,
                     wire.receiver.name,
-                    done[wire.name.from_stage].sent,
-                    done[wire.name.to_stage].traffic,
+                    passed[wire.name.from_stage].sent,
+                    passed[wire.name.to_stage].traffic,
                 )
-                for wire in self.deploy.wires
+                for wire, cargo in zip(self.layout.wires, CARGO, strict=True)
             ],
-            stages=[StageResult(role, NAMES[role], done[role].lag) for role in NAMES],
+            stages=[
+                StageResult(stage.stage, self.layout.name(stage.stage), number, process.lag)
+                for number, process in enumerate(done)
+                for stage in process.stages
+            ],
             outputs=outputs,
         )
-
-
-def _require_three_stages(deploy: Deploy) -> None:
-    edges = {tuple(wire.name) for wire in deploy.wires}
-    if edges != set(CARGO):
-        there = ", ".join(str(wire.name) for wire in deploy.wires) or "no edge"
-        raise ConfigError(f"{deploy.source}: the demo needs the edges 0->1 and 1->2, not {there}")
-    for wire in deploy.wires:
-        if wire.receiver.name == "MemoryConnector":
-            text = f"{deploy.source}: {wire.name} is a MemoryConnector, which stays in one process"
-            raise ConfigError(f"{text}; the demo has one for each stage")
 
 
 @contextlib.asynccontextmanager

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from time import perf_counter
 
 from . import dsp
+from .layout import NAMES
 from .result import EdgeResult, Result, StageResult
-from .supervisor import NAMES, Run
+from .supervisor import Run
 
 _FRAME_SECONDS = 0.05
 
@@ -42,15 +44,16 @@ def progress(run: Run, now: float) -> str:
     """Where a run stands."""
     total = run.options.requests
     if not run.began:
-        ready = sum(child.ready.is_set() for child in run.stages)
-        return f"starting {len(run.stages)} processes, {ready} ready"
+        ready = sum(child.ready.is_set() for child in run.processes)
+        count = len(run.processes)
+        return f"starting {count} process{'es' if count > 1 else ''}, {ready} ready"
     if run.seconds:
         return f"checking against one process: {len(run.check.finished)} of {total} requests"
-    chunks = [max(child.progress.sent, child.progress.received) for child in run.stages]
-    stages = " -> ".join(f"{name} {n}" for name, n in zip(NAMES.values(), chunks, strict=True))
+    chunks = [max(stage.sent, stage.received) for stage in run.progress]
+    stages = " -> ".join(f"{name} {n}" for name, n in zip(NAMES, chunks, strict=True))
     seconds = now - run.began
-    speed = sum(child.progress.nbytes for child in run.stages) / seconds if seconds else 0
-    finished = len(run.stages[-1].finished)
+    speed = sum(stage.nbytes for stage in run.progress) / seconds if seconds else 0
+    finished = len(run.finished)
     return f"{stages} chunks | {finished} of {total} requests | {size(speed)}/s | {seconds:.1f} s"
 
 
@@ -59,6 +62,7 @@ def report(result: Result) -> str:
     rate = dsp.CODEBOOKS * 16 * result.rate / dsp.HOP / 1000
     many = f"{result.requests} requests" if result.requests > 1 else "1 request"
     likeness = "" if result.snr_db is None else f", signal to noise {result.snr_db:.1f} dB"
+    by_process = groupby(result.stages, key=lambda stage: stage.process)
     lines = [
         f"{Path(result.recording).name}: {result.sound_seconds:.1f} s at {result.rate} Hz",
         f"{many} in {result.seconds:.2f} s; codes of {rate:.0f} kbit/s{likeness}",
@@ -80,11 +84,11 @@ def report(result: Result) -> str:
         "",
         *_grid(
             ("stage", "name", "event loop late by p50", "p99", "at most"),
-            [_stage(stage) for stage in result.stages],
+            [_process(list(stages)) for _, stages in by_process],
         ),
         "",
         "latency: from chunk put and receiver asking to usable tensors. waited: how long a chunk lay",
-        "ready before its receiver asked (median).",
+        "ready before its receiver asked (median). Stages joined by + share a process.",
         "",
         f"written: {result.outputs[0]}"
         + (f" and {len(result.outputs) - 1} more" if len(result.outputs) > 1 else ""),
@@ -121,10 +125,12 @@ def _edge(edge: EdgeResult) -> tuple[str, ...]:
     )
 
 
-def _stage(stage: StageResult) -> tuple[str, ...]:
-    lag = stage.loop_lag_ms
+def _process(stages: Sequence[StageResult]) -> tuple[str, ...]:
+    """Its stages share an event loop."""
+    lag = stages[0].loop_lag_ms
     figures = [milliseconds(x) for x in (lag.p50, lag.p99, lag.worst)] if lag else ["-"] * 3
-    return (stage.stage, stage.name, *figures)
+    both = (" + ".join(words) for words in zip(*((s.stage, s.name) for s in stages), strict=True))
+    return (*both, *figures)
 
 
 def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

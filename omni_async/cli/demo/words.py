@@ -9,11 +9,11 @@ keeps it open: its end tells the process that the demo is gone. The process answ
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from .link import Figures
-
-CHECK = "check"
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -27,8 +27,8 @@ class Request(msgspec.Struct, frozen=True):
 class Job(msgspec.Struct, frozen=True):
     """All that a process is told."""
 
-    role: str
-    """A stage's id, or :data:`CHECK`."""
+    stages: list[str]
+    """Ids of the stages that live in it; none in the one that checks."""
     recording: str
     work: str
     """Folder for the files of this run; belongs to the run alone."""
@@ -38,9 +38,9 @@ class Job(msgspec.Struct, frozen=True):
     namespace: str = ""
 
 
-def as_role(job: Job, role: str) -> Job:
+def with_stages(job: Job, stages: Iterable[str]) -> Job:
     """The same job for another process."""
-    return msgspec.structs.replace(job, role=role)
+    return msgspec.structs.replace(job, stages=list(stages))
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -48,12 +48,13 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """So far."""
+    """How far a stage is."""
 
-    received: int
+    stage: str
+    received: int = 0
     """Chunks."""
-    sent: int
-    nbytes: int
+    sent: int = 0
+    nbytes: int = 0
     """Received."""
 
 
@@ -64,6 +65,16 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     identical: bool = True
     snr: float | None = None
     """Decibels by which the recording is stronger than what the pipeline changed in it."""
+
+
+class Passed(msgspec.Struct, frozen=True):
+    """What has gone through a stage."""
+
+    stage: str
+    sent: int
+    """Chunks."""
+    traffic: Figures | None
+    """What it received; the first stage receives nothing."""
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -77,10 +88,9 @@ class Lag(msgspec.Struct, frozen=True):
 class Done(msgspec.Struct, frozen=True, tag="done"):
     """The process has closed everything and ends."""
 
-    sent: int = 0
-    """Chunks."""
-    traffic: Figures | None = None
+    stages: list[Passed] = []
     lag: Lag | None = None
+    """Of its event loop."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
