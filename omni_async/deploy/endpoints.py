@@ -151,7 +151,7 @@ class _Family(NamedTuple):
 
     def unknown_to_peer(self) -> str | None:
         first = self.first
-        known = first.stage.isdecimal() and first.number < PEER_STAGES
+        known = first.stage.isascii() and first.stage.isdigit() and first.number < PEER_STAGES
         if self.peer != "vllm-omni" or known:
             return None
         return (

@@ -7,17 +7,20 @@ Never: interprets a file, keeps a transport open that its caller has left.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+import itertools
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import NamedTuple
 
 from ..errors import UsageError
 from ..model import Health, Role
 from ..transport import Edge, Transport, open_transport
 from .connectors import Connector
+from .deployment import Deploy, StagePlan, Wire
+from .endpoints import Counterpart, counterpart, grouped, sender_port
+from .finding import Resolve, find_sender
 from .mistakes import hint
-from .wiring import Deploy, StagePlan, Wire
-
-Resolve = Callable[[str, int, int], tuple[str, int]]
-"""``(stage, rank, replica) -> (host, port)`` of that sender."""
+from .ranks import Told, rank_from, replica_from
 
 
 class Stage:
@@ -80,87 +83,151 @@ async def open_stage(
     deploy: Deploy,
     stage_id: str | int,
     *,
-    rank: int = 0,
-    replica: int = 0,
+    rank: int | None = None,
+    replica: int | None = None,
     namespace: str | None = None,
     resolve: Resolve | None = None,
 ) -> AsyncIterator[Stage]:
     """Open every transport that a stage needs.
 
-    One sender serves all outgoing edges of a connector, one receiver all incoming ones. When one
-    of them cannot be opened, those that were are closed before the error arrives here.
+    One sender serves all outgoing edges of a connector, one receiver all incoming ones (one for each
+    sending stage where the connector is told addresses). When one of them cannot be opened, those
+    that were are closed before the error arrives here; leaving closes all, also when one of them
+    fails to close.
 
     Args:
         deploy: from :func:`load_deploy`.
         stage_id: which stage this process is.
-        rank: tensor-parallel rank of this process, from 0.
-        replica: data-parallel replica of this stage, from 0.
+        rank: tensor-parallel rank of this process, from 0; by default what the launcher's
+            environment says (``LOCAL_RANK`` and others, see :mod:`.ranks`), else 0. Which rank of a
+            sender a receiver listens to: :func:`.endpoints.counterpart`.
+        replica: data-parallel replica of this stage, from 0; by default ``$VLLM_OMNI_REPLICA_ID``,
+            else 0.
         namespace: the running pipeline; default ``$OMNI_ASYNC_NAMESPACE`` or ``default``.
-        resolve: where a sender listens, for connectors that reach across hosts.
+        resolve: tells ``(host, port)`` of the sender with this stage, rank and replica, for connectors
+            that reach across hosts. Without it see :func:`.finding.find_sender`. What it raises
+            arrives here.
 
     Raises:
-        UsageError: the deployment has no such stage.
+        UsageError: the deployment has no such stage, or the stage no such rank or replica;
+            ``resolve`` returned no address.
+        ConfigError: an environment variable makes no sense.
         BackendUnavailable: a connector's package or device is missing.
 
     Cancellation: safe; what was opened is closed.
     """
     plan = deploy.stage(stage_id)
+    me = _coordinates(deploy, plan, rank, replica)
+    openings = [*_senders(deploy, plan, me), *_receivers(deploy, plan, me, resolve)]
     async with contextlib.AsyncExitStack() as stack:
         transports: dict[str, Transport] = {}
-
-        async def opened(role: Role, connector: Connector, options: dict[str, object]) -> Transport:
-            spec = {"name": connector.name, "extra": {**connector.options, **options}}
+        edges: dict[Role, dict[str, Edge]] = {"sender": {}, "receiver": {}}
+        for role, connector, where, wires in openings:
             transport = await stack.enter_async_context(
                 open_transport(
-                    spec,
+                    {"name": connector.name, "extra": {**connector.options, **where}},
                     role=role,
                     stage=plan.id,
                     namespace=namespace,
-                    rank=rank,
-                    replica=replica,
+                    rank=me.rank,
+                    replica=me.replica,
                 )
             )
             transports[_unused(f"{role} {connector.name}", transports)] = transport
-            return transport
-
-        outputs: dict[str, Edge] = {}
-        for connector, wires in _grouped(plan.outputs, "sender"):
-            transport = await opened("sender", connector, {})
-            outputs |= {wire.name.to_stage: transport.edge(*wire.name) for wire in wires}
-
-        inputs: dict[str, Edge] = {}
-        for connector, wires in _grouped(plan.inputs, "receiver"):
-            if resolve is None or not connector.addressed:
-                transport = await opened("receiver", connector, {})
-                inputs |= {wire.name.from_stage: transport.edge(*wire.name) for wire in wires}
-                continue
-            for wire in wires:  # one receiver has one address of a sender
-                host, port = resolve(wire.name.from_stage, rank, replica)
-                where = {"sender_host": host, "sender_zmq_port": port}
-                transport = await opened("receiver", connector, where)
-                inputs[wire.name.from_stage] = transport.edge(*wire.name)
-
-        yield Stage(plan, inputs, outputs, transports)
+            for wire in wires:
+                other = wire.name.to_stage if role == "sender" else wire.name.from_stage
+                edges[role][other] = transport.edge(*wire.name)
+                if role == "receiver":
+                    transport.expect_sender(other, *_sender_of(deploy, plan, wire, me))
+        yield Stage(plan, edges["receiver"], edges["sender"], transports)
 
 
-def _grouped(wires: Iterable[Wire], role: Role) -> list[tuple[Connector, list[Wire]]]:
-    """Edges that can share a transport: those whose connectors read the same options."""
-    groups: list[tuple[Connector, list[Wire]]] = []
-    for wire in wires:
-        connector: Connector = getattr(wire, role)
-        for known, members in groups:
-            if (known.name, known.options) == (connector.name, connector.options):
-                members.append(wire)
-                break
-        else:
-            groups.append((connector, [wire]))
-    return groups
+class _Opening(NamedTuple):
+    role: Role
+    connector: Connector
+    where: dict[str, object]
+    """Final addresses among its options."""
+    wires: list[Wire]
+
+
+def _senders(deploy: Deploy, plan: StagePlan, me: Counterpart) -> Iterator[_Opening]:
+    for connector, wires in grouped(plan.outputs, "sender"):
+        where: dict[str, object] = {}
+        if connector.addressed:
+            where["zmq_port"] = sender_port(deploy.stages, plan.id, connector, *me)
+        yield _Opening("sender", connector, where, wires)
+
+
+def _receivers(
+    deploy: Deploy, plan: StagePlan, me: Counterpart, resolve: Resolve | None
+) -> Iterator[_Opening]:
+    for connector, wires in grouped(plan.inputs, "receiver"):
+        if not connector.addressed:
+            yield _Opening("receiver", connector, {}, wires)
+            continue
+        for wire in wires:  # one receiver has one address of a sender
+            sender = _sender_of(deploy, plan, wire, me)
+            host, port = find_sender(deploy.stages, wire, sender, os.environ, resolve)
+            yield _Opening(
+                "receiver", connector, {"sender_host": host, "sender_zmq_port": port}, [wire]
+            )
+
+
+class _Count(NamedTuple):
+    """How many ranks or replicas a stage has."""
+
+    what: str
+    key: str
+    number: int
+    written: bool
+    """Whether the file tells it; else it does not know of them, and any may run."""
+
+
+def _counts(deploy: Deploy, plan: StagePlan) -> tuple[_Count, _Count]:
+    model = next(model for model in deploy.model.stages if model.stage_id == plan.id)
+    ranks, replicas = "tensor_parallel_size", "num_replicas"
+    return (
+        _Count("rank", ranks, plan.tensor_parallel_size, ranks in model.model_fields_set),
+        _Count("replica", replicas, plan.num_replicas, replicas in model.model_fields_set),
+    )
+
+
+def _coordinates(
+    deploy: Deploy, plan: StagePlan, rank: int | None, replica: int | None
+) -> Counterpart:
+    """Who this process is: what the caller says, else the environment, inside of what the file says."""
+    told = (
+        Told(rank, "argument") if rank is not None else rank_from(os.environ),
+        Told(replica, "argument") if replica is not None else replica_from(os.environ),
+    )
+    for count, (number, source) in zip(_counts(deploy, plan), told, strict=True):
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise UsageError(f"{count.what} must be an int of at least 0, not {number!r}")
+        if number >= count.number and (count.written or _has_ports(plan)):
+            raise UsageError(
+                f"stage {plan.id} has no {count.what} {number} (from {source}): its {count.key} is "
+                f"{count.number} in {deploy.source}"
+            )
+    return Counterpart(told[0].number, told[1].number)
+
+
+def _sender_of(deploy: Deploy, plan: StagePlan, wire: Wire, me: Counterpart) -> Counterpart:
+    sender = deploy.stages[wire.name.from_stage]
+    found = counterpart(sender, plan, *me)
+    for count, number in zip(_counts(deploy, sender), found, strict=True):
+        if number >= count.number and count.written:
+            raise UsageError(
+                f"stage {sender.id} has no {count.what} {number} that could send to this one of "
+                f"stage {plan.id}; write the {count.key} of stage {plan.id} into {deploy.source}"
+            )
+    return found
+
+
+def _has_ports(plan: StagePlan) -> bool:
+    """Ports count ranks and replicas, so that an unknown one would take another's port."""
+    return any(wire.sender.addressed for wire in (*plan.inputs, *plan.outputs))
 
 
 def _unused(name: str, taken: Mapping[str, Transport]) -> str:
-    if name not in taken:
-        return name
-    number = 2
-    while f"{name} {number}" in taken:
-        number += 1
-    return f"{name} {number}"
+    numbered = (f"{name} {number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([name], numbered) if each not in taken)

@@ -297,6 +297,13 @@ class Transport(abc.ABC):
         """Where gets without metadata go from now on (for the sender of ``rank``)."""
 
     @abc.abstractmethod
+    def expect_sender(self, from_stage: str | int, rank: int, replica: int) -> None:
+        """Which endpoint of a stage sends to this receiver, where endpoints are found by name.
+
+        By default the one of the receiver's own rank and replica.
+        """
+
+    @abc.abstractmethod
     async def drain(self, timeout: float | None = None) -> int:
         """Wait until everything that was put is fetched, at most ``timeout`` seconds.
 

@@ -23,6 +23,7 @@ from ..model import Endpoint, Health, Receipt, Region, Role, TransferKey, Verb
 from ..observe.log import get_logger
 from ..pool import DropQueue, Hold, ManagedBuffer, Pool, checked_limit
 from ..rendezvous.messages import WIRE, Hello
+from .arguments import stage_name
 from .base import Transport
 from .delivery import Delivery
 from .limits import DEFAULT, Timeout, put_limit
@@ -161,6 +162,11 @@ class DirectTransport(Transport):
             raise UsageError(f"rank must be an int of at least 0 or None, not {rank!r}")
         assert self._receiving is not None
         self._receiving.update_sender(host, port, rank)
+
+    def expect_sender(self, from_stage: str | int, rank: int, replica: int) -> None:
+        self._check("receiver")
+        assert self._receiving is not None
+        self._receiving.expect(stage_name(from_stage), rank, replica)
 
     async def cleanup(self, request_id: str) -> int:
         self._check()

@@ -31,6 +31,8 @@ class Receiving:
         self._by_stage: dict[str, Link] = {}
         """Where gets without metadata go."""
         self._senders: dict[int | None, str] = {}
+        self._expected: dict[str, tuple[int, int]] = {}
+        """Rank and replica of the sender, where they are not this receiver's own."""
         self._completions = CompletionRegistry(wiring.loop)
         if wiring.engine.verb is Verb.WRITE:
             wiring.pool.on_grow = self._grown
@@ -48,6 +50,10 @@ class Receiving:
     def update_sender(self, host: str, port: int, rank: int | None) -> None:
         self._senders[rank] = _address(host, port)
         self._by_stage.clear()
+
+    def expect(self, stage: str, rank: int, replica: int) -> None:
+        self._expected[stage] = (rank, replica)
+        self._by_stage.pop(stage, None)
 
     async def get(
         self,
@@ -117,7 +123,10 @@ class Receiving:
         for rank in (me.rank, None):
             if rank in self._senders:
                 return self._senders[rank]
-        sender = Endpoint(me.namespace, where.from_stage, me.rank, me.replica)
+        own = (me.rank, me.replica)
+        sender = Endpoint(
+            me.namespace, where.from_stage, *self._expected.get(where.from_stage, own)
+        )
         address = self._wiring.channels.address_of(sender)
         if address is None:
             raise UsageError(
