@@ -58,6 +58,13 @@ def test_mixed() -> None:
     assert edges(deploy) == {"0->1": "MemoryConnector", "1->2": "SharedMemoryConnector"}
 
 
+def test_twelve_stages() -> None:
+    deploy = loaded("twelve_stages.yaml")
+    assert len(deploy.stages) == 12
+    assert {plan.host for plan in deploy.stages.values()} == {"node-a", "node-b"}
+    assert len(set(edges(deploy).values())) == 4
+
+
 def test_every_deploy_file_is_tested() -> None:
     here = Path(__file__).read_text()
     assert [path.name for path in DEPLOY.iterdir() if f'"{path.name}"' not in here] == []
