@@ -180,8 +180,8 @@ class AddressedOptions(Options):
     )
     port_scheme: Literal["compact", "strided"] = option(
         "compact",
-        "How ports follow from `zmq_port`. `compact` packs them as documented and can meet "
-        "itself; `strided` adds 1024 for a replica, 16 for a rank and 1 for a stage.",
+        "How ports follow from `zmq_port`. `compact` packs them, which can give two endpoints "
+        "one port; `strided` adds 1024 for a replica, 16 for a rank and 1 for a stage.",
         edge_wide=True,
     )
 

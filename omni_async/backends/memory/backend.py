@@ -19,7 +19,7 @@ class MemoryBackend(DirectBackend):
 
     name = "MemoryConnector"
     alias = "memory"
-    options = MemoryOptions
+    options: type[Options] = MemoryOptions
 
     def capabilities(self, options: Options) -> Capabilities:
         return Capabilities(backend=self.name, verb=Verb.MAP)

@@ -27,7 +27,11 @@ class MoriTransferEngineOptions(AddressedOptions):
         said="a host name or an address",
         pattern=HOST,
     )
-    backend_type: Annotated[Literal["rdma", "xgmi"], BeforeValidator(_lower)] = option(
+    backend_type: Annotated[
+        Literal["rdma", "xgmi"],
+        BeforeValidator(_lower),
+        pydantic.WithJsonSchema({"enum": ["rdma", "xgmi", "RDMA", "XGMI"]}),
+    ] = option(
         "rdma",
         "How bytes travel: over the network (`rdma`), or between the GPUs of one host (`xgmi`).",
         edge_wide=True,
