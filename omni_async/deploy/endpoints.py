@@ -23,6 +23,7 @@ from .ports import (
     Purpose,
     SendingEndpoint,
     collisions,
+    is_host,
     is_port,
     stage_number,
     way_out,
@@ -187,8 +188,8 @@ def _endpoint(
         purpose=purpose,
         base_port=settings.zmq_port,
         scheme=settings.scheme,
-        host=plan.host,
-        address=None if settings.host == "auto" else settings.host,
+        host=plan.host if is_host(plan.host) else None,
+        address=settings.host if is_host(settings.host) else None,
     )
 
 

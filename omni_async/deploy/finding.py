@@ -14,15 +14,12 @@ from typing import Any, NamedTuple
 from ..errors import ConfigError, UsageError
 from .deployment import StagePlan, Wire
 from .endpoints import Counterpart, addressed, sender_port
-from .ports import FIRST_PORT, LAST_PORT, is_port
+from .ports import FIRST_PORT, LAST_PORT, is_host, is_port
 
 Resolve = Callable[[str, int, int], tuple[str, int]]
 """``(stage, rank, replica) -> (host, port)`` of that sender."""
 
 LOOPBACK = "127.0.0.1"
-
-_NO_PEER = ("auto", "*", "0.0.0.0", "::")
-"""What names no host to connect to."""
 
 
 class Address(NamedTuple):
@@ -74,7 +71,7 @@ def find_sender(
         port = settings.sender_zmq_port
     if port is None:
         port = sender_port(stages, stage, wire.sender, *sender)
-    return Address(next(filter(_is_host, candidates), None) or LOOPBACK, port)
+    return Address(next(filter(is_host, candidates), None) or LOOPBACK, port)
 
 
 def _checked(found: Any, stage: str) -> Address:
@@ -82,19 +79,11 @@ def _checked(found: Any, stage: str) -> Address:
         found.close()
         raise UsageError("resolve has to be a plain function, not an async one")
     match found:
-        case (str(host), int(port)) if _is_host(host) and is_port(port) and port is not True:
+        case (str(host), int(port)) if is_host(host) and is_port(port) and port is not True:
             return Address(host, port)
     raise UsageError(
         f"resolve has to return the (host, port) of a sender of stage {stage}, a text that names a "
         f"host and an int from {FIRST_PORT} to {LAST_PORT}, not {found!r}"
-    )
-
-
-def _is_host(text: str | None) -> bool:
-    return (
-        text is not None
-        and text.lower() not in _NO_PEER
-        and re.fullmatch(r"[^\s/\[\]]+", text) is not None
     )
 
 
@@ -114,7 +103,7 @@ def _from_environment(
     found = re.fullmatch(r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::([0-9]{1,5}))?", text)
     if found is not None:
         host, port = found[1] or found[2], None if found[3] is None else int(found[3])
-        if _is_host(host) and (port is None or is_port(port)):
+        if is_host(host) and (port is None or is_port(port)):
             return host, port
     raise ConfigError(
         f"the environment variable {name} has to be a host or host:port, an IPv6 address in brackets "

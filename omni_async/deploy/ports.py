@@ -27,6 +27,9 @@ LAST_PORT = 65535
 RANK_STRIDE = 16
 REPLICA_STRIDE = 1024
 
+_ALL_HOSTS = ("auto", "*", "0.0.0.0", "::")
+"""What people write for "any"."""
+
 
 class Purpose(enum.Enum):
     """What an endpoint is for; the value is added to the base port."""
@@ -97,6 +100,15 @@ def stage_number(stage: str, position: int) -> int:
 def is_port(port: int) -> bool:
     """Whether a socket can be bound to it by number."""
     return FIRST_PORT <= port <= LAST_PORT
+
+
+def is_host(text: str | None) -> bool:
+    """Whether it names a host to connect to, an IPv6 address without brackets."""
+    return (
+        text is not None
+        and text.lower() not in _ALL_HOSTS
+        and re.fullmatch(r"[^\s/\[\]]+", text) is not None
+    )
 
 
 def collisions(endpoints: Iterable[SendingEndpoint]) -> Iterator[Collision]:

@@ -136,6 +136,7 @@ def test_hosts_that_nobody_names_may_be_one() -> None:
     [mistake] = problems(chain({"host": "a"}, {}, tensor_parallel_size=2))
     assert "name the 'host' of each stage" in mistake.text
     assert problems(chain({"host": "a"}, {"host": "b"}, tensor_parallel_size=2)) == []
+    assert len(problems(chain({"host": "a"}, {"host": "auto"}, tensor_parallel_size=2))) == 1
 
 
 def test_a_bound_address_keeps_others_out() -> None:

@@ -304,6 +304,22 @@ async def test_a_receiver_that_no_sender_can_serve_is_refused(namespace: str) ->
             pass
 
 
+async def test_another_sender_may_be_expected_later(namespace: str) -> None:
+    where: dict[str, Any] = {"namespace": namespace, "stage": 0, "role": "sender"}
+    async with (
+        open_transport("shm", rank=0, **where) as zero,
+        open_transport("shm", rank=1, replica=2, **where) as one,
+        open_transport("shm", role="receiver", stage=1, namespace=namespace) as last,
+    ):
+        await zero.put("0", "1", "a", "zero")
+        await one.put("0", "1", "b", "one")
+        assert (await last.get("0", "1", "a", timeout=5)).value == "zero"
+        last.expect_sender(0, 1, 2)
+        assert (await last.get("0", "1", "b", timeout=5)).value == "one"
+        with pytest.raises(UsageError, match="receiver"):
+            zero.expect_sender(0, 1, 2)
+
+
 # --- addresses ------------------------------------------------------------------------------------
 
 
