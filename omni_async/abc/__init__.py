@@ -6,7 +6,7 @@ from .backend import Backend, DirectBackend
 from .channel import Channel, ChannelHandler, Channels, Dialer, Listener
 from .engine import Engine, RemoteRegion
 from .memory import Block, MemorySource
-from .options import AddressedOptions, Options
+from .options import AddressedOptions, Options, option
 
 __all__ = [
     "AddressedOptions",
@@ -22,4 +22,5 @@ __all__ = [
     "MemorySource",
     "Options",
     "RemoteRegion",
+    "option",
 ]
