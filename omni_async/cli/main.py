@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Protocol
@@ -17,6 +18,7 @@ from typing import Protocol
 from omni_async import OmniAsyncError, __version__
 
 from . import bench, config, demo
+from .usage import Parser, Refused, wants_json
 
 
 class Command(Protocol):
@@ -37,32 +39,48 @@ COMMANDS: tuple[Command, ...] = (demo, config, bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; 0 only when what was asked for holds."""
-    parser = argparse.ArgumentParser(
-        prog="omni-async", description="Asyncio-native transports between stages."
-    )
+    """Run a command; 0 only when what was asked for holds.
+
+    Raises:
+        SystemExit: 2 when the arguments are wrong, 0 after ``--help`` and ``--version``.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    parser = Parser(prog="omni-async", description="Asyncio-native transports between stages.")
     parser.add_argument("--version", action="version", version=f"omni-async {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
         sub = commands.add_parser(command.NAME, help=command.HELP)
         command.configure(sub)
         sub.add_argument("--json", action="store_true", help="one JSON object on standard output")
-        sub.set_defaults(run=command.run)
-    args = parser.parse_args(argv)
+        sub.set_defaults(run=command.run, usage=sub.format_usage())
+    name, usage = "", ""
     try:
-        return int(args.run(args))
-    except OmniAsyncError as error:
-        if args.json:
+        args = parser.parse_args(argv)
+        name, usage = f" {args.command}", args.usage
+        status = int(args.run(args))
+        sys.stdout.flush()
+        return status
+    except Refused as error:
+        if wants_json(argv):
             print(json.dumps(failure(error)))
-        print(f"omni-async {args.command}: {error}", file=sys.stderr)
+        print(f"{error.usage or usage}omni-async{name}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except OmniAsyncError as error:
+        if wants_json(argv):
+            print(json.dumps(failure(error)))
+        print(f"omni-async{name}: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # whoever read it has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except KeyboardInterrupt:
         return 130
 
 
-def failure(error: OmniAsyncError) -> dict[str, object]:
+def failure(error: OmniAsyncError | Refused) -> dict[str, object]:
     """An error as JSON."""
-    return {"ok": False, "error": {"type": type(error).__name__, "text": str(error)}}
+    kind = "UsageError" if isinstance(error, Refused) else type(error).__name__
+    return {"ok": False, "error": {"type": kind, "text": str(error)}}
 
 
 if __name__ == "__main__":
