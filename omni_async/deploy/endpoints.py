@@ -112,13 +112,15 @@ def check_ports(
         else:
             mistakes.add(places[family.first.stage], problem)
     told: set[tuple[str, str, Purpose]] = set()
+    advice: str | None = None
     for collision in collisions(known):
         other, this = collision
         which = (this.stage, this.connector, this.purpose)
         if which in told:
             continue
         told.add(which)
-        text = f"{other} and {this} would both listen at port {collision.port}; {way_out(known)}"
+        advice = advice or way_out(known)
+        text = f"{other} and {this} would both listen at port {collision.port}; {advice}"
         if other.stage != this.stage and None in (other.host, this.host):
             text += ", or name the 'host' of each stage where they are on different ones"
         mistakes.add(places[this.stage], text)
