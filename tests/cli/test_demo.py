@@ -220,13 +220,10 @@ def test_an_output_that_cannot_be_written_is_named(
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "1001", "many"])
-def test_a_count_that_makes_no_sense_is_refused(
-    count: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["demo", "--requests", count])
-    assert ended.value.code == 2
-    assert "--requests" in capsys.readouterr().err
+def test_a_count_that_makes_no_sense_is_refused(count: str) -> None:
+    done = demo("--requests", count)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--requests" in done.stderr
 
 
 def test_without_torch_the_remedy_is_named(

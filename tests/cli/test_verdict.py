@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from omni_async.cli.demo import default_deploy, words
 from omni_async.cli.demo.line import Line
 from omni_async.cli.demo.link import Figures, Traffic, quantile
 from omni_async.cli.demo.result import EdgeResult, Result, StageResult
-from omni_async.cli.demo.supervisor import Options, Run
+from omni_async.cli.demo.supervisor import Child, Options, Run
 from omni_async.cli.demo.table import progress, report, size
 from omni_async.cli.main import main
 
@@ -87,6 +90,45 @@ def test_the_exit_status_follows_the_result(
     command = ["demo", "--input", str(recording), "--output", str(tmp_path)]
     assert main(command) == 1
     assert "DIFFERENT" in capsys.readouterr().out
+
+
+def test_a_cancellation_that_no_signal_caused_is_not_hidden(
+    recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+
+    async def cancelled(_: Run) -> Result:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(Run, "result", cancelled)
+    with pytest.raises(asyncio.CancelledError):
+        main(["demo", "--input", str(recording), "--output", str(tmp_path)])
+
+
+async def test_a_process_that_never_began_has_ended(tmp_path: Path) -> None:
+    await Child(words.Job(["0"], "", str(tmp_path), []), ["Thinker"]).end()
+
+
+def test_a_process_that_meets_a_bug_tells_what_and_where(recording: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    job = words.Job([], str(recording), str(tmp_path / "nowhere"), [words.Request("req-0", 0)])
+    command = [sys.executable, "-m", "omni_async.cli.demo.process", "check"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(words.encode(job) + b"\n")
+        process.stdin.flush()
+        assert words.decode_event(process.stdout.readline()) == words.Ready()
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+        [event] = map(words.decode_event, process.stdout)
+        assert b"Traceback" in process.stderr.read()
+    assert process.returncode == 1
+    assert isinstance(event, words.Failed)
+    assert event.error.startswith("FileNotFoundError: ")
 
 
 def test_the_check_hears_one_wrong_bit(recording: Path, tmp_path: Path) -> None:
