@@ -14,6 +14,7 @@ from .. import registry
 from ..abc import Options
 from ..errors import ConfigError
 from ..model import ConnectorSpec
+from .environment import typed
 from .knobs import judge, validate
 from .mistakes import Mistakes, hint
 from .models import ConnectorModel
@@ -93,6 +94,7 @@ def check(
             mistakes.add((*place, "extra", key), slip)
     origins = {key: mistakes.origin((*place, "extra", key)) for key in model.extra}
     lax = {key for key, origin in origins.items() if origin.kind == "environment"}
+    knobs = {key: typed(value) if key in lax else value for key, value in knobs.items()}
     settings, wrong = validate(options, known, lax)
     for below, text in wrong:
         mistakes.add((*place, "extra", *below), text)

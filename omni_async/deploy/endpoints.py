@@ -16,6 +16,7 @@ from ..abc import AddressedOptions
 from ..model import Role
 from .connectors import Connector
 from .deployment import StagePlan, Wire
+from .hosts import is_host
 from .mistakes import Mistakes
 from .ports import (
     FIRST_PORT,
@@ -23,7 +24,6 @@ from .ports import (
     Purpose,
     SendingEndpoint,
     collisions,
-    is_host,
     is_port,
     stage_number,
     way_out,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .mistakes import Mistakes
+from .shapes import stages_of, with_stages
 from .tree import Node
 
 _OWN = ("connectors", "edges", "async_chunk")
@@ -23,71 +24,82 @@ OWN_OF_STAGE = (
     "input_connectors",
     "output_connectors",
 )
+_TYPED = ("num_replicas", "tensor_parallel_size", "async_chunk", "window_size", "max_inflight")
+"""Keys that hold no text. What an option of a connector is, its model knows."""
 _REFERENCE = re.compile(r"\$(?:(\$)|\{([^}]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TYPED = re.compile(r"[+-]?[0-9]{1,18}|true|false", re.IGNORECASE)
+_LOOKS_TYPED = re.compile(r"[+-]?[0-9]{1,18}|true|false", re.IGNORECASE)
 
 
 def expanded(tree: Node, environment: Mapping[str, str], mistakes: Mistakes) -> Node:
-    """The tree with every reference in it replaced."""
-    entries = dict(tree.mapping())
-    for key in _OWN:
+    """The tree with every reference in it replaced; what cannot be is noted and left out."""
+    tree = _own(tree, _OWN, environment, mistakes)
+    stages = [_own(stage, OWN_OF_STAGE, environment, mistakes) for stage in stages_of(tree)]
+    return with_stages(tree, stages)
+
+
+def _own(
+    holder: Node, keys: tuple[str, ...], environment: Mapping[str, str], mistakes: Mistakes
+) -> Node:
+    if not isinstance(holder.value, dict):
+        return holder
+    entries = dict(holder.value)
+    for key in keys:
         if key in entries:
-            entries[key] = _below(entries[key], environment, mistakes)
-    stages = entries.get("stages")
-    if stages is not None and isinstance(stages.value, list):
-        entries["stages"] = stages.replaced(
-            [_stage(stage, environment, mistakes) for stage in stages.value]
-        )
-    return tree.replaced(entries) if entries else tree
+            node = _below(entries.pop(key), key, environment, mistakes)
+            if node is not None:
+                entries[key] = node
+    return holder.replaced(entries)
 
 
-def _stage(stage: Node, environment: Mapping[str, str], mistakes: Mistakes) -> Node:
-    entries = dict(stage.mapping())
-    for key in OWN_OF_STAGE:
-        if key in entries:
-            entries[key] = _below(entries[key], environment, mistakes)
-    return stage.replaced(entries) if entries else stage
-
-
-def _below(node: Node, environment: Mapping[str, str], mistakes: Mistakes) -> Node:
+def _below(node: Node, key: Any, environment: Mapping[str, str], mistakes: Mistakes) -> Node | None:
     value = node.value
     if isinstance(value, dict):
-        below = {key: _below(item, environment, mistakes) for key, item in value.items()}
-        return node.replaced(below)
+        below = {k: _below(item, k, environment, mistakes) for k, item in value.items()}
+        return node.replaced({k: item for k, item in below.items() if item is not None})
     if isinstance(value, list):
-        return node.replaced([_below(item, environment, mistakes) for item in value])
-    return expand(node, environment, mistakes)
+        items = [_below(item, None, environment, mistakes) for item in value]
+        return node.replaced([item for item in items if item is not None])
+    found = expand(node, environment, mistakes)
+    if found is not None and found.origin.kind == "environment" and key in _TYPED:
+        return found.replaced(typed(found.value))
+    return found
 
 
-def expand(node: Node, environment: Mapping[str, str], mistakes: Mistakes) -> Node:
-    """One scalar. A value that is nothing but a reference becomes a number or a truth value if it
-    looks like one; text that only contains a reference stays text."""
+def expand(node: Node, environment: Mapping[str, str], mistakes: Mistakes) -> Node | None:
+    """One scalar with its references replaced by text; ``None`` where one cannot be."""
     text = node.value
     if not isinstance(text, str) or "$" not in text:
         return node
     used: list[str] = []
+    wrong: list[str] = []
 
     def value_of(found: re.Match[str]) -> str:
         if found[1]:
             return "$"
         name = found[2] if found[2] is not None else found[3]
         if _NAME.fullmatch(name) is None:
-            mistakes.at(node.origin, f"{found[0]!r} is no variable; '$$' is a dollar sign")
-            return ""
+            wrong.append(f"{found[0]!r} is no variable; '$$' is a dollar sign")
+        elif name not in environment:
+            wrong.append(f"the environment variable {name} is not set; set it, or write a value")
         used.append(name)
-        if name not in environment:
-            mistakes.at(
-                node.origin, f"the environment variable {name} is not set; set it, or write a value"
-            )
         return environment.get(name, "")
 
-    result: Any = _REFERENCE.sub(value_of, text)
+    result = _REFERENCE.sub(value_of, text)
+    for problem in wrong:
+        mistakes.at(node.origin, problem)
+    if wrong:
+        return None
     if not used:
         return node.replaced(result)
-    if _REFERENCE.fullmatch(text) and _TYPED.fullmatch(result):
-        result = result.lower() == "true" if result.isalpha() else int(result)
     return Node(result, node.origin._replace(kind="environment", variables=tuple(used)))
+
+
+def typed(text: Any) -> Any:
+    """A variable's text as the number or truth value that it would be, were it written in its place."""
+    if not isinstance(text, str) or _LOOKS_TYPED.fullmatch(text) is None:
+        return text
+    return text.lower() == "true" if text.isalpha() else int(text)
 
 
 def escaped(value: Any) -> Any:

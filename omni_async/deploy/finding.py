@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from ..errors import ConfigError, UsageError
 from .deployment import StagePlan, Wire
 from .endpoints import Counterpart, addressed, sender_port
-from .ports import FIRST_PORT, LAST_PORT, is_host, is_port
+from .hosts import is_host
+from .ports import FIRST_PORT, LAST_PORT, is_port
 
 Resolve = Callable[[str, int, int], tuple[str, int]]
 """``(stage, rank, replica) -> (host, port)`` of that sender."""

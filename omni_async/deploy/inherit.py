@@ -28,7 +28,7 @@ PLATFORMS = ("cpu", "cuda", "musa", "npu", "rocm", "xpu")
 """Platforms that may be asked for where the file has no section for them."""
 
 Load = Callable[[Path], Node]
-Expand = Callable[[Node], Node]
+Expand = Callable[[Node], Node | None]
 
 
 def with_bases(
@@ -48,7 +48,8 @@ def with_bases(
         below: the bases that are being followed.
     """
     named = tree.get("base_config")
-    named = expand(named) if named is not None else None
+    if named is not None:
+        named = expand(named)
     tree = tree.without("base_config") if named is not None else tree
     if named is None or named.value is None:
         return tree

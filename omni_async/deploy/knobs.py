@@ -48,23 +48,24 @@ class Wrong(NamedTuple):
 def judge(key: str, options: type[Options]) -> str | None:
     """What is wrong with a key, if it looks like a slip of the pen.
 
-    ``None`` for an option, for a known knob, for an option of another connector, which stays behind
-    when a file's connector is changed, and for a key that is near to none of them: that may be a knob
-    of code that is not known here.
+    ``None`` for an option, for a known knob, and for a key that is near to neither: that may be a
+    knob of code that is not known here. An option of another connector, which stays behind when a
+    file's connector is changed, would be without effect.
     """
     if key in options.model_fields or key in KNOBS:
         return None
     meant = _OTHER_WORDS.get(key)
     if meant not in options.model_fields:
-        if _of_another_connector(key):
-            return None
+        others = _connectors_with(key)
+        if others:
+            return f"is an option of {' and '.join(others)} only; remove it"
         meant = nearest(key, options.model_fields, _LIKE_AN_OPTION) or _knob_meant(key)
     return None if meant is None else f"unknown option; did you mean {meant!r}?"
 
 
-def _of_another_connector(key: str) -> bool:
-    names = {*registry.names(), *registry.planned_names()}
-    return any(key in registry.options_for(name).model_fields for name in names)
+def _connectors_with(key: str) -> list[str]:
+    names = {registry.canonical(name) for name in (*registry.names(), *registry.planned_names())}
+    return sorted(name for name in names if key in registry.options_for(name).model_fields)
 
 
 def _knob_meant(key: str) -> str | None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import pydantic
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
+from .hosts import checked_host
 from .mistakes import Mistakes, hint, nearest
 from .tree import Place
 
@@ -85,7 +86,7 @@ class StageModel(_Model):
     model_config = ConfigDict(extra="allow")
 
     stage_id: StageId
-    host: str | None = None
+    host: Annotated[str, AfterValidator(checked_host)] | None = None
     num_replicas: int = Field(default=1, ge=1)
     tensor_parallel_size: int = Field(default=1, ge=1)
     engine_input_source: Listed[StageId] = []

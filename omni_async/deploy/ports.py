@@ -20,15 +20,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
+from .hosts import may_be_one
+
 Scheme = Literal["compact", "strided"]
 
 FIRST_PORT = 1
 LAST_PORT = 65535
 RANK_STRIDE = 16
 REPLICA_STRIDE = 1024
-
-_ALL_HOSTS = ("auto", "*", "0.0.0.0", "::")
-"""What people write for "any"."""
 
 
 class Purpose(enum.Enum):
@@ -102,15 +101,6 @@ def is_port(port: int) -> bool:
     return FIRST_PORT <= port <= LAST_PORT
 
 
-def is_host(text: str | None) -> bool:
-    """Whether it names a host to connect to, an IPv6 address without brackets."""
-    return (
-        text is not None
-        and text.lower() not in _ALL_HOSTS
-        and re.fullmatch(r"[^\s/\[\]]+", text) is not None
-    )
-
-
 def collisions(endpoints: Iterable[SendingEndpoint]) -> Iterator[Collision]:
     """Every two endpoints that may be on one host and get the same port there."""
     by_port: dict[int, list[SendingEndpoint]] = {}
@@ -119,15 +109,10 @@ def collisions(endpoints: Iterable[SendingEndpoint]) -> Iterator[Collision]:
     for together in by_port.values():
         if len(together) > 1:
             for first, second in itertools.combinations(together, 2):
-                if _may_be_one(first.host, second.host) and _may_be_one(
+                if may_be_one(first.host, second.host) and may_be_one(
                     first.address, second.address
                 ):
                     yield Collision(first, second)
-
-
-def _may_be_one(first: str | None, second: str | None) -> bool:
-    """Two that both have a name are the same when the names are."""
-    return first is None or second is None or first == second
 
 
 def way_out(endpoints: Sequence[SendingEndpoint]) -> str:

@@ -15,6 +15,7 @@ from ..model import EdgeName
 from .connectors import Connector, check, differing, filled_in
 from .deployment import StagePlan, Wire
 from .endpoints import check_ports
+from .hosts import may_be_one
 from .mistakes import Mistakes, hint
 from .models import EdgeModel, Parts, Reference, StageModel
 from .tree import Place
@@ -185,7 +186,7 @@ def _one_host(
 ) -> None:
     """Memory of one host does not reach another one."""
     hosts = [ids[id].host if id in ids else None for id in name]
-    if None not in hosts and hosts[0] != hosts[1] and not connector.cross_host:
+    if not may_be_one(*hosts) and not connector.cross_host:
         text = f"the edge {name} goes from host {hosts[0]} to host {hosts[1]}, and "
         text += f"{connector.name} stays on one host; use a connector that crosses hosts"
         mistakes.add(place, text)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from omni_async.deploy import load_deploy
-from omni_async.deploy.environment import escaped, expand
+from omni_async.deploy.environment import escaped, expand, typed
 from omni_async.deploy.mistakes import Mistakes
 from omni_async.deploy.tree import Node, Origin
 from tests.deploy.files import mistakes, three_stages
@@ -19,15 +19,15 @@ def said(text: Any) -> Any:
     found = Mistakes("test")
     node = expand(Node(text, Origin("file", "test", 3, "here")), ENVIRONMENT, found)
     found.settle()
+    assert node is not None
     return node.value
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("$A", 1),
-        ("${A}", 1),
-        ("$YES", True),
+        ("$A", "1"),
+        ("${A}", "1"),
         ("x$A", "x1"),
         ("${B_2}$A", "two1"),
         ("$B_2-$A", "two-1"),
@@ -42,6 +42,16 @@ def said(text: Any) -> Any:
 )
 def test_what_becomes_of_a_reference(text: Any, value: Any) -> None:
     got = said(text)
+    assert got == value
+    assert type(got) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("12", 12), ("-3", -3), ("True", True), ("false", False), ("1.5", "1.5"), ("", ""), (7, 7)],
+)
+def test_what_a_number_looks_like(text: Any, value: Any) -> None:
+    got = typed(text)
     assert got == value
     assert type(got) is type(value)
 
@@ -96,12 +106,12 @@ def test_every_key_of_ours_may_refer(monkeypatch: Any, write: Any) -> None:
 
 
 def test_text_of_a_variable_is_read_as_the_options_type(monkeypatch: Any) -> None:
-    monkeypatch.setenv("DIR", "7")
+    monkeypatch.setenv("DIR", "007")
     monkeypatch.setenv("TTL", "1.5")
     extra = {"socket_dir": "$DIR", "buffer_ttl_seconds": "$TTL"}
     inline = {"name": "shm", "extra": extra}
     (wire,) = load_deploy(three_stages(output_connectors={"to_stage_1": inline})).wires
-    assert wire.sender.options == {"socket_dir": "7", "buffer_ttl_seconds": 1.5}
+    assert wire.sender.options == {"socket_dir": "007", "buffer_ttl_seconds": 1.5}
 
 
 def test_a_base_may_be_named_by_the_environment(monkeypatch: Any, write: Any) -> None:
@@ -111,7 +121,8 @@ def test_a_base_may_be_named_by_the_environment(monkeypatch: Any, write: Any) ->
 
 
 def test_unset_variables_are_told_with_their_places() -> None:
-    inline = {"name": "shm", "extra": {"socket_dir": "$NOT_SET_1", "list": ["${NOT_SET_2}"]}}
+    extra = {"memory_pool_size": "$NOT_SET_1", "list": ["${NOT_SET_2}"]}
+    inline = {"name": "shm", "extra": extra}
     found = mistakes(three_stages(output_connectors={"to_stage_1": inline}, host="$NOT_SET_3"))
     below = "stages[0].output_connectors.to_stage_1.extra"
-    assert set(found) == {f"{below}.socket_dir", f"{below}.list[0]", "stages[0].host"}
+    assert set(found) == {f"{below}.memory_pool_size", f"{below}.list[0]", "stages[0].host"}
