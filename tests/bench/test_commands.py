@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from omni_async.cli import main as command_line
-from omni_async.cli.bench import compare, parked
+from omni_async.cli.bench import compare, load, parked
 from omni_async.cli.bench.workers import WorkerFailed, Workers
 
 torch = pytest.importorskip("torch")
@@ -99,6 +99,16 @@ def test_parked(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert out.startswith("50 gets that wait")
     assert out.count("met") + out.count("MISSED") == 3
+
+
+def test_load(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out = bench(capsys, "load", "--stages", "3", "--json")
+    result = json.loads(out)
+    assert (code, result["stages"], result["again"]["count"]) == (0, 3, 100)
+    assert result["new_process"]["median_us"] > result["again"]["median_us"]
+    monkeypatch.setattr(load, "_FRESH", "raise SystemExit('no')")
+    assert command_line.main(["bench", "load"]) == 1
+    assert "loading deploy.json failed: no" in capsys.readouterr().err
 
 
 def test_a_bad_peer_is_an_error_in_words(

@@ -54,6 +54,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parked.add_argument("--seconds", type=float, default=10.0, help="of idling (default: 10)")
 
+    load = names.add_parser("load", help="time to read and check a deploy file")
+    load.add_argument("--stages", type=_positive, default=12, help="(default: 12)")
+
     for name in (shm, ticker):
         name.add_argument(
             "--loop",
@@ -61,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             default="both",
             help="event loops to try (default: both, where uvloop is installed)",
         )
-    for name in (shm, ticker, parked):
+    for name in (shm, ticker, parked, load):
         name.add_argument(
             "--json",
             action="store_true",
@@ -98,7 +101,7 @@ def _loops(choice: str) -> tuple[str, ...]:
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from . import compare, parked, ticker
+    from . import compare, load, parked, ticker
 
     result: dict[str, Any]
     if arguments.benchmark == "shm":
@@ -120,6 +123,9 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
             loops=_loops(arguments.loop),
         )
         return result, f"{ticker.first_line(result)}\n\n{ticker.report(result)}"
+    if arguments.benchmark == "load":
+        result = load.run(stages=arguments.stages)
+        return result, f"{load.first_line(result)}\n\n{load.report(result)}"
     result = parked.run(count=arguments.count, seconds=arguments.seconds)
     return result, f"{parked.first_line(result)}\n\n{parked.report(result)}"
 
