@@ -14,7 +14,6 @@ from omni_async import registry
 from omni_async.deploy import Deploy, StagePlan, Wire
 from omni_async.deploy.endpoints import Counterpart
 from omni_async.deploy.finding import Address, find_sender
-from omni_async.errors import BackendUnavailable
 
 from .layers import against
 from .layout import Arrow, Node
@@ -89,10 +88,7 @@ def short_name(connector: str) -> str:
     for alias, (name, _) in registry.PLANNED.items():
         if connector == name:
             return alias
-    try:
-        return registry.backend_for(connector).alias
-    except BackendUnavailable:  # a name that only files know
-        return connector
+    return registry.backend_for(connector).alias
 
 
 def processes(plan: StagePlan) -> str:
@@ -103,7 +99,7 @@ def processes(plan: StagePlan) -> str:
 
 def legend(shown: Graph, feedback: str) -> list[str]:
     """What the words in a drawing mean, and its lines that look like ``feedback``."""
-    lines = [f"{short} = {name}" for short, name in shown.backends.items() if short != name]
+    lines = [f"{short} = {name}" for short, name in shown.backends.items()]
     if shown.addressed:
         lines.append("host:port = where receivers find rank 0 of the sender's replica 0")
     if any(arrow.back for arrow in shown.arrows):

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from .order import Grid, Link
 from .text import columns
 
-SWEEPS = 10
+SWEEPS = 5
+"""Passes up and down. An odd number: ending with upper boxes above lower ones makes fewer corners."""
 GAP = 2
 """Columns between neighbours."""
 _STEP = 4

@@ -100,11 +100,8 @@ def _higher(bent: Mapping[_Part, Pins]) -> dict[_Part, list[_Part]]:
 
 def _free(pins: Pins, taken: set[int]) -> int:
     """The nearest column to a net's own that nobody uses."""
-    for far in count(1):
-        for column in (pins.top + far, pins.top - far):
-            if column >= 0 and column not in taken:
-                return column
-    raise AssertionError  # columns do not end
+    near = (column for far in count(1) for column in (pins.top + far, pins.top - far))
+    return next(column for column in near if column >= 0 and column not in taken)
 
 
 def _untangled(order: list[_Part], bent: Mapping[_Part, Pins]) -> list[_Part]:
