@@ -10,7 +10,7 @@ columns chosen for straight lines (`place`), and each net with heights of its ow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from . import layers
@@ -120,85 +120,77 @@ def _drawn(
     down = [arrow.down for arrow in arrows]
     grid = arranged(layers.rows(list(met), down, widths, row_limit), ways)
     items = placed(grid, {node.name: node.lines for node in nodes}, labels, limit)
-    return _assembled(grid, items, {node.name: node for node in nodes}, arrows)
+    return _Assembly(grid, items, arrows).picture({node.name: node for node in nodes})
 
 
-class _Ways:
-    """Corners of every arrow while rows are put below each other."""
+class _Assembly:
+    """Rows put below each other, with the lines between them."""
 
-    def __init__(self) -> None:
-        self.passing: dict[int, list[Corner]] = {}
+    def __init__(self, grid: Grid, items: Sequence[Item], arrows: Sequence[Arrow]) -> None:
+        self._grid = grid
+        self._items = items
+        self._arrows = arrows
+        self._boxes: dict[int, Box] = {}
+        self._passing: dict[int, list[Corner]] = {}
         """Line that passes a row → its corners down to there."""
-        self.ended: dict[int, tuple[int, list[Corner]]] = {}
+        self._ended: dict[int, tuple[int, list[Corner]]] = {}
         """Arrow → its net, its corners from top to bottom."""
 
+    def picture(self, nodes: Mapping[str, Node]) -> Picture:
+        top = 0
+        for i, row in enumerate(self._grid.rows):
+            here: list[Box] = []
+            for item in row:
+                name = self._grid.names[item]
+                if name is not None:
+                    node, place = nodes[name], self._items[item]
+                    box = Box(node, place.left, top, place.width, len(node.lines) + 2)
+                    self._boxes[item] = box
+                    here.append(box)
+            top += max(box.height for box in here)
+            if i < len(self._grid.links):
+                top = self._lead(self._grid.links[i], top)
+        boxes = tuple(self._boxes[item] for item in sorted(self._boxes))
+        lines = [self._line(number, arrow) for number, arrow in enumerate(self._arrows)]
+        return Picture(boxes, tuple(lines), _width(boxes, lines), top)
 
-def _assembled(
-    grid: Grid,
-    items: Sequence[Item],
-    nodes: dict[str, Node],
-    arrows: Sequence[Arrow],
-) -> Picture:
-    boxes: dict[int, Box] = {}
-    ways = _Ways()
-    top = 0
-    for i, row in enumerate(grid.rows):
-        for item in row:
-            name = grid.names[item]
-            if name is not None:
-                node, width = nodes[name], items[item].width
-                boxes[item] = Box(node, items[item].left, top, width, len(node.lines) + 2)
-        top += max((boxes[item].height for item in row if item in boxes), default=1)
-        if i < len(grid.links):
-            top = _channel(grid, items, grid.links[i], boxes, arrows, top, ways)
-    drawn: list[Line] = []
-    for number, arrow in enumerate(arrows):
-        net, corners = ways.ended[number]
+    def _lead(self, links: Sequence[Link], top: int) -> int:
+        """Lead lines from ``top``, below a row, to where the next one begins; returns that."""
+        pins: dict[int, Pins] = {}
+        for link in links:
+            start, end = self._items[link.upper].bottom(link), self._items[link.lower].top(link)
+            known = pins.get(link.net, Pins(start, frozenset()))
+            pins[link.net] = Pins(start, known.bottoms | {end})
+        ways = routed(pins)
+        # An arrow against the flow has its point right under a box; one with it right above.
+        turned = self._grid.turned
+        points_up = any(link.net in turned and link.upper in self._boxes for link in links)
+        labels = [self._arrows[link.arrow].label for link in links if link.arrow is not None]
+        written = max(map(len, labels), default=0)
+        first = top + points_up
+        bottom = max(first + ways.height + max(written, 1), top + 2)
+        for link in links:
+            end = self._items[link.lower].top(link)
+            if link.upper in self._boxes:
+                box = self._boxes[link.upper]
+                way = [(self._items[link.upper].bottom(link), box.y + box.height - 1)]
+            else:
+                way = list(self._passing[link.upper])
+            way += [(column, first + height) for column, height in ways.corners[link.net, end]]
+            way.append((end, bottom))
+            if link.arrow is None:
+                self._passing[link.lower] = way
+            else:
+                self._ended[link.arrow] = link.net, way
+        return bottom
+
+    def _line(self, number: int, arrow: Arrow) -> Line:
+        net, corners = self._ended[number]
         x, y = corners[-1]
         points = _without_waste(corners)
-        turned = tuple(reversed(points)) if arrow.back else points
-        drawn.append(Line(arrow, turned, (x + 2, y - len(arrow.label)), net))
-    placed_boxes = tuple(boxes[item] for item in sorted(boxes))
-    return Picture(placed_boxes, tuple(drawn), _width(placed_boxes, drawn), top)
-
-
-def _channel(
-    grid: Grid,
-    items: Sequence[Item],
-    links: Sequence[Link],
-    boxes: dict[int, Box],
-    arrows: Sequence[Arrow],
-    top: int,
-    ways: _Ways,
-) -> int:
-    """Lead the links of two rows from ``top`` to where the lower row begins; returns that."""
-    pins: dict[int, Pins] = {}
-    for link in links:
-        start, end = items[link.upper].bottom(link), items[link.lower].top(link)
-        known = pins.get(link.net, Pins(start, frozenset()))
-        pins[link.net] = Pins(start, known.bottoms | {end})
-    found = routed(pins)
-    # An arrow against the flow has its point right under a box; one with it right above.
-    points_up = any(link.net in grid.turned and link.upper in boxes for link in links)
-    written = max(
-        (len(arrows[link.arrow].label) for link in links if link.arrow is not None), default=1
-    )
-    first = top + points_up
-    bottom = max(first + found.height + max(written, 1), top + 2)
-    for link in links:
-        x, end = items[link.upper].bottom(link), items[link.lower].top(link)
-        if link.upper in boxes:
-            box = boxes[link.upper]
-            way = [(x, box.y + box.height - 1)]
-        else:
-            way = list(ways.passing[link.upper])
-        way += [(column, first + height) for column, height in found.corners[link.net, end]]
-        way.append((end, bottom))
-        if link.arrow is None:
-            ways.passing[link.lower] = way
-        else:
-            ways.ended[link.arrow] = link.net, way
-    return bottom
+        if arrow.back:
+            points = tuple(reversed(points))
+        return Line(arrow, points, (x + 2, y - len(arrow.label)), net)
 
 
 def _without_waste(corners: Sequence[Corner]) -> tuple[Corner, ...]:

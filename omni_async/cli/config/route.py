@@ -88,14 +88,10 @@ def _ordered(bent: Mapping[_Part, Pins]) -> list[_Part] | int:
 def _higher(bent: Mapping[_Part, Pins]) -> dict[_Part, list[_Part]]:
     """Which parts have to turn above each one."""
     begins = {pins.top: part for part, pins in bent.items()}
-    higher: dict[_Part, list[_Part]] = {}
-    for (net, part), pins in bent.items():
-        higher[net, part] = [(net, 0)] * part
-        for end in sorted(pins.bottoms):
-            other = begins.get(end, (net, part))
-            if other[0] != net:
-                higher[net, part].append(other)
-    return higher
+    return {
+        part: [begins[end] for end in sorted(pins.bottoms) if begins.get(end, part)[0] != part[0]]
+        for part, pins in bent.items()
+    }
 
 
 def _free(pins: Pins, taken: set[int]) -> int:

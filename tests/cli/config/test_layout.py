@@ -103,7 +103,7 @@ def test_nets_never_share_a_piece(drawn: dict[int, tuple[int, frozenset[int]]]) 
     for (net, bottom), corners in ways.corners.items():
         points = [(nets[net].top, -1), *corners, (bottom, ways.height)]
         for (x, y), (to_x, to_y) in pairwise(points):
-            assert x == to_x or y == to_y
+            assert (x == to_x and y < to_y) or y == to_y
             for step in range(min(y, to_y), max(y, to_y) + 1) if x == to_x else ():
                 assert upright.setdefault((x, step), net) == net
             for step in range(min(x, to_x), max(x, to_x) + 1) if x != to_x else ():

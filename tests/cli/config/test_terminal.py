@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omni_async.cli.config.layout import Arrow, Node, Picture, layout
@@ -23,7 +23,11 @@ JOINTS = dict(
 
 
 def ends(text: list[str], at: Cell, heading: str) -> set[Cell]:
-    """Where the points of arrows are that begin at a cell, as the eye follows them."""
+    """Where the points of arrows are that begin at a cell, as the eye follows them.
+
+    What leaves a box upwards is dashed, what leaves it downwards is not.
+    """
+    solid = heading == "S"
     found: set[Cell] = set()
     waiting, seen = [(at, heading)], {(at, heading)}
     while waiting:
@@ -39,6 +43,7 @@ def ends(text: list[str], at: Cell, heading: str) -> set[Cell]:
             onward = heading
         else:
             onward = ways.replace(OPPOSITE[heading], "")
+            assert letter not in ("┆┄" if solid else "│─")
         fresh = {((x, y), way) for way in onward} - seen
         seen |= fresh
         waiting += fresh
@@ -59,7 +64,14 @@ def read_back(text: list[str], picture: Picture) -> list[tuple[str, str]]:
     return sorted(arrows)
 
 
+TWO_PARTS = (
+    [Node(name, (f"stage {name}",)) for name in "01234"],
+    [Arrow("0", "1"), Arrow("1", "0", back=True), Arrow("2", "3"), Arrow("3", "4")],
+)
+
+
 @given(pipelines(), st.none() | st.integers(30, 100))
+@example(TWO_PARTS, None)
 def test_following_the_lines_finds_every_edge_and_no_other(
     pipeline: tuple[list[Node], list[Arrow]], limit: int | None
 ) -> None:
