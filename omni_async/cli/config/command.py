@@ -70,11 +70,9 @@ def run(args: argparse.Namespace) -> int:
             width = shutil.get_terminal_size((UNKNOWN_WIDTH, 24)).columns
             text = "\n".join(page(deploy, stage, width, encoding))
         if args.svg is not None:
-            args.svg.write_text(figure(deploy, stage), encoding="utf-8")
+            _write(args.svg, figure(deploy, stage))
     except UsageError as error:
         raise Refused(str(error)) from None
-    except OSError as error:
-        raise Refused(f"{args.svg} cannot be written ({error.strerror})") from error
     except ConfigError as error:
         if args.json:
             print(json.dumps(errors(error, str(args.file))))
@@ -117,6 +115,13 @@ def figure(deploy: Deploy, stage: str | None) -> str:
         legend=list(map(spelled, legend(shown, "dashed"))),
         tips=list(map(spelled, tips)),
     )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Refused(f"{path} cannot be written ({error.strerror})") from error
 
 
 def _count(number: int, what: str) -> str:

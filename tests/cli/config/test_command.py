@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from omni_async import load_deploy
+from omni_async import ClosedError, load_deploy
+from omni_async.cli import config
 from omni_async.cli.config.command import page
 from omni_async.cli.config.text import spelled
 from omni_async.cli.demo import default_deploy
@@ -326,6 +327,35 @@ def test_wrong_arguments_are_told_to_machines_too(
     with pytest.raises(SystemExit):
         main(["config", "--", "--json", "more"])
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "object"),
+    [
+        ([], ""),
+        (["--json"], '{"ok": false, "error": {"type": "ClosedError", "text": "is closed"}}\n'),
+    ],
+)
+def test_an_error_of_ours_is_no_traceback(
+    arguments: list[str],
+    object: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(_: Any) -> int:
+        raise ClosedError("is closed")
+
+    monkeypatch.setattr(config, "run", fails)
+    assert main(["config", "file", *arguments]) == 1
+    assert capsys.readouterr() == (object, "omni-async config: is closed\n")
+
+
+def test_an_interrupt_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: Any) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(config, "run", interrupted)
+    assert main(["config", "file"]) == 130
 
 
 def test_the_commands_and_the_version(capsys: pytest.CaptureFixture[str]) -> None:
