@@ -26,6 +26,7 @@ Never: imports anything but the standard library.
     └── StreamError                     .key .edge
         ├── StreamAborted               .reason
         ├── StreamClosed
+        ├── StreamEmpty
         ├── SequenceGap                 .expected .received
         └── BackPressure
 """
@@ -53,6 +54,7 @@ __all__ = [
     "SequenceGap",
     "StreamAborted",
     "StreamClosed",
+    "StreamEmpty",
     "StreamError",
     "TransferCancelled",
     "TransferError",
@@ -266,6 +268,12 @@ class StreamAborted(StreamError):
 
 class StreamClosed(StreamError):
     """The other end left the stream."""
+
+
+class StreamEmpty(StreamError):
+    """Nothing has arrived yet: read again later."""
+
+    retryable = True
 
 
 class SequenceGap(StreamError):

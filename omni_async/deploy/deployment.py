@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..model import EdgeName
+from ..transport.streams.window import window_of
 from .connectors import Connector
 from .environment import OWN_OF_STAGE, escaped
 from .mistakes import hint
@@ -29,7 +30,12 @@ class Wire:
     sender: Connector
     receiver: Connector
     window_size: int = -1
-    max_inflight: int = 1
+    max_inflight: int = -1
+
+    @property
+    def window(self) -> int:
+        """Chunks of one stream that may be under way: sent, and not yet taken by its reader."""
+        return window_of(self.window_size, self.max_inflight)
 
 
 @dataclass(frozen=True)

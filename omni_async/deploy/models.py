@@ -23,6 +23,8 @@ M = TypeVar("M", bound=pydantic.BaseModel)
 
 
 def _stage_id(value: Any) -> Any:
+    if isinstance(value, str) and not value.isprintable():
+        raise ValueError("a stage's name has no control characters")
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ValueError("a stage is named by a whole number or a word")
     if value == "" or (isinstance(value, int) and value < 0):
@@ -53,6 +55,16 @@ Listed = Annotated[list[T], BeforeValidator(_listed)]
 Mapped = Annotated[dict[str, T], BeforeValidator(_nothing_is_empty)]
 
 
+def _limit(value: int) -> int:
+    if value < 1 and value != -1:
+        raise ValueError(f"has to be at least 1, not {value}; -1 sets no limit")
+    return value
+
+
+Limit = Annotated[int, AfterValidator(_limit)]
+"""Chunks of a stream that may be under way."""
+
+
 class _Model(pydantic.BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -76,8 +88,8 @@ class EdgeModel(_Model):
 
     from_stage: StageId = Field(alias="from")
     to_stage: StageId = Field(alias="to")
-    window_size: int = Field(default=-1, ge=-1)
-    max_inflight: int = Field(default=1, ge=1)
+    window_size: Limit = -1
+    max_inflight: Limit = -1
 
 
 class StageModel(_Model):

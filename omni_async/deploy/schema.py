@@ -79,6 +79,7 @@ def _shapes() -> Schema:
         {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "minLength": 1}]},
     )
     whole = _variable_or({"type": "integer", "minimum": 1})
+    limit = _variable_or({"type": "integer", "anyOf": [{"const": -1}, {"minimum": 1}]})
     reference = _said(
         "The alias of a connector, or a connector written in place.",
         {
@@ -148,8 +149,8 @@ def _shapes() -> Schema:
             "properties": {
                 "from": {"$ref": "#/$defs/stage_id"},
                 "to": {"$ref": "#/$defs/stage_id"},
-                "window_size": _variable_or({"type": "integer", "minimum": -1}),
-                "max_inflight": whole,
+                "window_size": limit,
+                "max_inflight": limit,
             },
             "additionalProperties": False,
         },

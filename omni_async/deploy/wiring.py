@@ -154,7 +154,7 @@ def _wires(
             sender,
             receiver or sender,
             draft.model.window_size if draft.model else -1,
-            draft.model.max_inflight if draft.model else 1,
+            draft.model.max_inflight if draft.model else -1,
         )
 
 

@@ -17,10 +17,16 @@ Pull       receiver        (WRITE) write it here
 Done       engine's side   TRANS_DONE: (WRITE, sender) the bytes have landed;
                            (MAP, receiver) the payload is consumed, its memory still read
 Fail       sender          TRANS_ERROR: this operation has ended without a payload
-Cancel     receiver        I no longer want this; a Pull is still answered by Done or Fail
+Cancel     receiver        I no longer want this; a Pull is still answered by Done or Fail;
+                           of a stream: I have left it
 Release    receiver        I will not touch your memory for this operation any more;
-                           ``consumed`` tells whether the payload was delivered
-Credit     reader          so many more chunks of this stream may be sent
+                           ``consumed`` tells whether the payload was delivered;
+                           of a stream: its End is here
+Open       reader          I read this stream from its begin; ``credit`` chunks may be sent
+Chunk      writer          the next item of a stream: inline, or filed under a key
+Segment    writer          a boundary inside a stream that goes on
+End        writer          the stream is over: finished, or aborted with a reason
+Credit     reader          so many chunks of this stream may be sent, all in all
 Ping       both            a sign of life
 Bye        both            orderly end; ``held`` are operations whose memory is still read
 =========  ==============  =================================================================
@@ -144,6 +150,7 @@ class Release(Message, tag=9):
 class Credit(Message, tag=10):
     op: int
     chunks: int
+    """Counted from the stream's begin: said twice or late it changes nothing."""
 
 
 class Ping(Message, tag=11):
@@ -167,6 +174,39 @@ class Recall(Message, tag=14):
     op: int
 
 
+class Open(Message, tag=15):
+    op: int
+    from_stage: str
+    to_stage: str
+    key: str
+    credit: int
+
+
+class Item(Message):
+    """What follows in a stream; ``seq`` counts chunks, segments and the end together, from 0."""
+
+    op: int
+    seq: int
+
+
+class Chunk(Item, tag=16):
+    sizes: list[int]
+    """Bytes of each frame; frame 0 is the codec's header."""
+    inline: bytes | None = None
+    """All frames, packed."""
+    key: str = ""
+    """A larger one: what its payload is put under, on the edge from ``""``, which is no stage's."""
+
+
+class Segment(Item, tag=17):
+    pass
+
+
+class End(Item, tag=18):
+    reason: str | None = None
+    """Why it was aborted; ``None`` when it has finished."""
+
+
 AnyMessage = (
     Hello
     | Regions
@@ -182,6 +222,10 @@ AnyMessage = (
     | Bye
     | Ahead
     | Recall
+    | Open
+    | Chunk
+    | Segment
+    | End
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -23,6 +23,7 @@ from .messages import (
     Cancel,
     Done,
     Fail,
+    Item,
     Message,
     Offer,
     PlaceWord,
@@ -31,6 +32,7 @@ from .messages import (
     Release,
     Want,
 )
+from .stream_readers import Readers
 
 
 class Phase(enum.Enum):
@@ -68,6 +70,7 @@ class Receiver:
 
     def __init__(self) -> None:
         self.outbox: list[Message] = []
+        self.streams = Readers(self._tell, _operation_ids.__next__)
         self.events: list[Event] = []
         self.landed_late: list[int] = []
         """Cancelled operations whose write has ended: their landing slots are free again."""
@@ -160,6 +163,7 @@ class Receiver:
         for operation in self._ops.values():
             if operation.phase is Phase.PARKED:
                 self._ask(operation)
+        self.streams.connected()
 
     def lost(self) -> None:
         """The line is gone. Parked operations wait for a successor, claimed ones have failed."""
@@ -170,6 +174,7 @@ class Receiver:
         self._ahead.clear()
         self._recalled.clear()
         self._newest_ahead = 0
+        self.streams.lost()
         for operation in list(self._ops.values()):
             if operation.phase is Phase.PARKED:
                 operation.sent = False
@@ -200,6 +205,8 @@ class Receiver:
             self._done(message)
         elif isinstance(message, Fail):
             self._fail(message)
+        elif isinstance(message, Item):
+            self.streams.receive(message)
         elif isinstance(message, Recall):
             self._recall(message.op)
         elif not isinstance(message, Bye):
@@ -259,6 +266,10 @@ class Receiver:
             return operation.phase is Phase.CANCELLED
         self._forget(operation)
         return False
+
+    def _tell(self, word: Message, urgent: bool) -> None:
+        self.outbox.append(word)
+        self.urgent |= urgent
 
     def _ask_held_back(self) -> None:
         """Before any newer Want: the sender takes one with an older id for one that came twice."""
@@ -350,7 +361,7 @@ class Receiver:
     def _fail(self, fail: Fail) -> None:
         operation = self._by_wire.get(fail.op)
         if operation is None:
-            self.ignored += 1
+            self.ignored += not self.streams.receive(fail)
         elif operation.phase is Phase.CANCELLED:
             self._forget(operation)
             self.landed_late.append(operation.id)

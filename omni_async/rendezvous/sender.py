@@ -16,10 +16,12 @@ from .messages import (
     Ahead,
     Bye,
     Cancel,
+    Credit,
     Done,
     Fail,
     FailCode,
     Message,
+    Open,
     PlaceWord,
     Pull,
     Recall,
@@ -27,6 +29,7 @@ from .messages import (
     Want,
 )
 from .payload import Payload
+from .stream_writers import Writers
 
 AHEAD_LIMIT = 256
 """Offers made ahead that one receiver may have unused; beyond it has to ask."""
@@ -53,6 +56,7 @@ class Sender:
         self.writes: list[Write] = []
         self.ignored = 0
         """Words that came too late or twice, and changed nothing."""
+        self.streams = Writers(self._say)
         self._ttl = ttl
         self._parked: dict[TransferKey, dict[Ref, None]] = {}
         self._parked_key: dict[Ref, TransferKey] = {}
@@ -113,6 +117,10 @@ class Sender:
             self._pull((peer, message.op), message)
         elif isinstance(message, Cancel):
             self._cancel((peer, message.op))
+        elif isinstance(message, Open):
+            self.streams.receive(peer, message)
+        elif isinstance(message, Credit):
+            self.streams.credit((peer, message.op), message.chunks)
         elif isinstance(message, Bye):
             self._bye(peer, message)
         else:
@@ -141,6 +149,7 @@ class Sender:
             proven: whether that proves that the receiver touches this memory no more. Where it does
                 not, slots stay quarantined until :meth:`peer_proven`.
         """
+        self.streams.peer_ended(peer)
         self._receivers.get(self._stage_of.pop(peer, ""), set()).discard(peer)
         self._lent.pop(peer, None)
         refs = self._by_peer.pop(peer, set())
@@ -174,13 +183,19 @@ class Sender:
             self._unlist(entry, EntryState.DROPPED)
         for key in [key for key in self._parked if key.key == owner]:
             self._refuse_parked(key, FailCode.CANCELLED, "the sender has cleaned up this request")
-        return len(entries)
+        return len(entries) + self.streams.cleanup(owner)
+
+    def drop(self, key: TransferKey) -> None:
+        """Take what is offered under a key off; a claim on it is left alone."""
+        entry = self.directory.get(key)
+        if entry is not None:
+            self._unlist(entry, EntryState.DROPPED)
 
     def expire(self, now: float) -> int:
         """Take off what nobody has claimed in time."""
         for entry in self.directory.overdue(now):
             self.recall(entry)
-        return len(self.directory.expire(now))
+        return len(self.directory.expire(now)) + self.streams.expire(now - self._ttl)
 
     def close(self, *, peers_read: bool = False) -> int:
         """Drop everything that is on offer; returns how many payloads nobody had fetched.
@@ -298,7 +313,7 @@ class Sender:
 
     def _release(self, ref: Ref, consumed: bool) -> None:
         if self.directory.entry_of(ref) is None:
-            self.ignored += 1
+            self.ignored += not self.streams.left(ref, done=consumed)
         elif ref in self._writing:  # only the engine's end frees what it writes from
             self._abandoned.add(ref)
         else:
@@ -311,7 +326,7 @@ class Sender:
         if ref in self._parked_key:
             self._unpark(ref)
         elif self.directory.entry_of(ref) is None:
-            self.ignored += 1
+            self.ignored += not self.streams.left(ref, done=False)
         elif ref in self._writing:
             self._abandoned.add(ref)
         else:

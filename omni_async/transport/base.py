@@ -31,11 +31,13 @@ from .arguments import checked_device, checked_key, checked_shape, stage_name, t
 from .delivery import Delivery
 from .edge import Edge
 from .limits import DEFAULT, Timeout, offer_limit, put_limit
+from .streams.window import DEFAULT_WINDOW
 
 if TYPE_CHECKING:
     import torch
 
     from ..pool.buffer import ManagedBuffer
+    from .streams import ChunkReader, ChunkWriter
 
 _log = get_logger("omni_async.transport")
 
@@ -100,7 +102,7 @@ class Transport(abc.ABC):
 
         Cancellation: safe; a cancelled put has offered nothing.
         """
-        where = self._enter("sender", from_stage, to_stage, key)
+        where = self.enter("sender", from_stage, to_stage, key)
         if request_id is not None and (not isinstance(request_id, str) or not request_id):
             raise UsageError(f"request_id must be a non-empty str, not {request_id!r}")
         if type(consumers) is not int or consumers < 1:
@@ -160,7 +162,7 @@ class Transport(abc.ABC):
 
         Cancellation: safe; a payload whose get did not return stays on offer.
         """
-        where = self._enter("receiver", from_stage, to_stage, key)
+        where = self.enter("receiver", from_stage, to_stage, key)
         if metadata is not None and not isinstance(metadata, Mapping):
             raise UsageError(f"metadata must be a mapping or None, not {metadata!r}")
         if raw is not True and raw is not False:
@@ -278,9 +280,11 @@ class Transport(abc.ABC):
 
     # --- the rest ---------------------------------------------------------------------------------
 
-    def edge(self, from_stage: str | int, to_stage: str | int) -> Edge:
-        """The same calls without repeating the stages."""
-        return Edge(self, EdgeName(stage_name(from_stage), stage_name(to_stage)))
+    def edge(
+        self, from_stage: str | int, to_stage: str | int, *, window: int = DEFAULT_WINDOW
+    ) -> Edge:
+        """The same calls without repeating the stages; ``window`` is that of the edge's streams."""
+        return Edge(self, EdgeName(stage_name(from_stage), stage_name(to_stage)), window)
 
     @abc.abstractmethod
     async def cleanup(self, request_id: str) -> int:
@@ -364,6 +368,16 @@ class Transport(abc.ABC):
     ) -> Coroutine[Any, Any, Delivery]: ...
 
     @abc.abstractmethod
+    def writer(self, where: TransferKey, window: int) -> ChunkWriter:
+        """The writing end of a stream that :meth:`enter` has checked; see :meth:`Edge.stream`."""
+
+    @abc.abstractmethod
+    def reader(
+        self, where: TransferKey, window: int, metadata: Mapping[str, Any] | None
+    ) -> ChunkReader:
+        """The reading end of a stream that :meth:`enter` has checked; see :meth:`Edge.stream`."""
+
+    @abc.abstractmethod
     async def _close(self, linger: float) -> None: ...
 
     def _check(self, role: Role | None = None) -> None:
@@ -378,7 +392,7 @@ class Transport(abc.ABC):
                 f"only a {role} {does}; open another transport with role={role!r}"
             )
 
-    def _enter(
+    def enter(
         self, role: Role, from_stage: str | int, to_stage: str | int, key: str
     ) -> TransferKey:
         edge = self._enter_edge(role, from_stage, to_stage)

@@ -29,6 +29,9 @@ from .delivery import Delivery
 from .limits import DEFAULT, Timeout, put_limit
 from .receiving import Receiving
 from .sending import Sending
+from .streams import ChunkReader, ChunkWriter
+from .streams.direct_reader import DirectReader
+from .streams.direct_writer import DirectWriter
 from .wiring import Wiring
 
 _log = get_logger("omni_async.transport")
@@ -140,6 +143,16 @@ class DirectTransport(Transport):
     ) -> Coroutine[Any, Any, Delivery]:
         assert self._receiving is not None
         return self._receiving.get(where, metadata, timeout, limit, raw, copy, device)
+
+    def writer(self, where: TransferKey, window: int) -> ChunkWriter:
+        assert self._sending is not None
+        return DirectWriter(self._wiring, self._sending, self._breath, where, window)
+
+    def reader(
+        self, where: TransferKey, window: int, metadata: Mapping[str, Any] | None
+    ) -> ChunkReader:
+        assert self._receiving is not None
+        return DirectReader(self._wiring, self._receiving, where, window, metadata)
 
     async def allocate(self, nbytes: int, *, timeout: Timeout = DEFAULT) -> ManagedBuffer:
         self._check("sender")

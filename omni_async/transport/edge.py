@@ -9,21 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..errors import UsageError
 from ..model import EdgeName, Receipt
+from .streams.window import DEFAULT_WINDOW
 
 if TYPE_CHECKING:
     from .base import Transport
     from .delivery import Delivery
+    from .streams import ChunkReader, ChunkWriter
 
 
 class Edge:
     """``transport.edge(from_stage, to_stage)``; options as on :class:`Transport`."""
 
-    __slots__ = ("name", "transport")
+    __slots__ = ("name", "transport", "window")
 
-    def __init__(self, transport: Transport, name: EdgeName) -> None:
+    def __init__(self, transport: Transport, name: EdgeName, window: int = DEFAULT_WINDOW) -> None:
         self.transport = transport
         self.name = name
+        self.window = window
+        """Chunks of one stream that may be under way."""
 
     async def put(self, key: str, value: Any, **options: Any) -> Receipt:
         """:meth:`Transport.put` on this edge. Cancellation: safe."""
@@ -46,6 +51,40 @@ class Edge:
     ) -> dict[str, Delivery | BaseException]:
         """:meth:`Transport.get_many` on this edge. Cancellation: safe."""
         return await self.transport.get_many(*self.name, keys, **options)
+
+    def stream(self, key: str, *, window: int | None = None, metadata: Any = None) -> Any:
+        """A stream of chunks: a :class:`ChunkWriter` at a sender, a :class:`ChunkReader` at a receiver.
+
+        Enter it by ``async with``. Either side may come first.
+
+        Args:
+            key: what it is called; one writer and one reader have it at a time.
+            window: chunks that may be under way; by default what the deploy file says for the edge.
+            metadata: (reader) where the sender is, as for :meth:`get`.
+
+        Raises:
+            UsageError: wrong edge, key or window.
+        """
+        if self.transport.role == "sender":
+            return self.writer(key, window=window)
+        return self.reader(key, window=window, metadata=metadata)
+
+    def writer(self, key: str, *, window: int | None = None) -> ChunkWriter:
+        """The writing end of a stream; see :meth:`stream`."""
+        where = self.transport.enter("sender", *self.name, key)
+        return self.transport.writer(where, self._window(window))
+
+    def reader(self, key: str, *, window: int | None = None, metadata: Any = None) -> ChunkReader:
+        """The reading end of a stream; see :meth:`stream`."""
+        where = self.transport.enter("receiver", *self.name, key)
+        return self.transport.reader(where, self._window(window), metadata)
+
+    def _window(self, window: int | None) -> int:
+        if window is None:
+            return self.window
+        if type(window) is not int or window < 1:
+            raise UsageError(f"window must be an int of at least 1, not {window!r}")
+        return window
 
     def __repr__(self) -> str:
         return f"<Edge {self.name} of {self.transport!r}>"

@@ -206,6 +206,11 @@ class Link:
             for op, word in core.events:
                 self._completions.resolve(op, word)
             core.events.clear()
+        streams = core.streams
+        if streams.stirred:
+            stirred, streams.stirred = streams.stirred, []
+            for inlet in stirred:
+                inlet.stir()
         if core.landed_late:
             for op in core.landed_late:
                 self._free_landing(op)

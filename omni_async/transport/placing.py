@@ -70,6 +70,16 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
     )
 
 
+def inline_of(encoded: Encoded, limit: int) -> tuple[list[int], bytes] | None:
+    """Frame sizes and all frames in one piece; ``None`` for more than ``limit`` bytes, or a device's."""
+    frames = encoded.frames
+    sizes = [len(encoded.header), *(frame.nbytes for frame in frames)]
+    offsets, total = packed(sizes)
+    if total > limit or any(frame.device != "cpu" for frame in frames):
+        return None
+    return sizes, _joined(encoded.header, frames, offsets, total)
+
+
 def _in_pool(wiring: Wiring, frames: list[Frame]) -> tuple[dict[int, PlaceWord], list[Lease]]:
     """Frames that already live in the pool, by their number: they stay where they are.
 

@@ -8,18 +8,39 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from ..errors import ClosedError, DecodeError, KeyNotFound, UsageError
+from ..errors import (
+    ClosedError,
+    DecodeError,
+    KeyNotFound,
+    OmniAsyncError,
+    TransferCancelled,
+    UsageError,
+)
 from ..model import Endpoint, Region, TransferKey, Verb
 from ..rendezvous.completions import CompletionRegistry
 from ..rendezvous.messages import Regions
+from ..rendezvous.stream_readers import Inlet
 from .delivery import Delivery
 from .limits import ASK_SECONDS, DEFAULT, Timeout, move_limit
 from .link import Link
 from .taking import take
 from .waiting import Waiting, Waits
 from .wiring import Wiring
+
+
+class OpenStream(Protocol):
+    """A reader, as far as its transport knows it."""
+
+    @property
+    def key(self) -> str: ...
+
+    def fail(self, error: OmniAsyncError) -> bool:
+        """End it; whether it was going on."""
+        ...
+
+    def close(self, reason: str) -> None: ...
 
 
 class Receiving:
@@ -38,6 +59,7 @@ class Receiving:
             wiring.pool.on_grow = self._grown
             wiring.pool.on_shrink = self._shrunk
         self._waits = Waits(wiring.loop)
+        self._streams: set[OpenStream] = set()
 
     @property
     def parked(self) -> int:
@@ -64,12 +86,14 @@ class Receiving:
         raw: bool,
         copy: bool | None,
         device: Any,
+        link: Link | None = None,
     ) -> Delivery:
-        """One get from Want to delivery."""
+        """One get from Want to delivery, over ``link`` or the one that key and metadata mean."""
         wiring = self._wiring
-        link = None if metadata else self._by_stage.get(where.from_stage)
         if link is None:
-            link = self._link(where, metadata)
+            link = None if metadata else self._by_stage.get(where.from_stage)
+            if link is None:
+                link = self._link(where, metadata)
         began = wiring.loop.time()
         if len(wiring.drops):
             wiring.drops.drain()  # their words travel with the Want
@@ -96,6 +120,24 @@ class Receiving:
                 core.consume(op, holding=False)  # nobody can ever read it
             link.give_up(op)
             raise
+
+    def open_stream(
+        self,
+        where: TransferKey,
+        window: int,
+        metadata: Mapping[str, Any] | None,
+        stream: OpenStream,
+    ) -> tuple[Link, Inlet]:
+        """Ask for a stream; ``stream`` is told when this receiver is closed or cleans up."""
+        link = self._link(where, metadata)
+        inlet = link.core.streams.open(where, window)
+        self._streams.add(stream)
+        link.pump()
+        return link, inlet
+
+    def forget_stream(self, stream: OpenStream) -> None:
+        """It was left. Idempotent."""
+        self._streams.discard(stream)
 
     async def _ask_once(self, link: Link, where: TransferKey) -> None:
         """With ``timeout=0`` nobody is waited for: without a line there is nothing."""
@@ -144,8 +186,10 @@ class Receiving:
             link.announce(Regions([], [region.id]), [])
 
     def cleanup(self, owner: str) -> int:
-        """Wake the waiting gets of a key of that name."""
-        return self._waits.cancel(owner)
+        """Wake the waiting gets and end the streams of a key of that name."""
+        error = TransferCancelled(f"{owner!r} was ended by cleanup", key=owner)
+        ended = [s.fail(error) for s in list(self._streams) if s.key == owner]
+        return self._waits.cancel(owner) + sum(ended)
 
     async def settle(self, timeout: float) -> None:
         """Wait for reads under way: their slots are theirs until then."""
@@ -160,6 +204,9 @@ class Receiving:
         """End all links; waiting gets end with ``ClosedError``. Living views keep their memory."""
         self._completions.close(ClosedError(reason))
         self._waits.deadlines.close()
+        for stream in list(self._streams):
+            stream.close(reason)
+        self._streams.clear()
         for link in self._links.values():
             link.close(reason)
 

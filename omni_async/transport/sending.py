@@ -21,6 +21,7 @@ from ..model import Receipt, TransferKey, Verb
 from ..observe.log import get_logger
 from ..rendezvous.directory import Entry
 from ..rendezvous.sender import Sender
+from ..rendezvous.stream_writers import Outlet
 from .placing import place
 from .receivers import Receivers
 from .wiring import Wiring
@@ -173,9 +174,28 @@ class Sending:
             **self._wiring.where(where),
         )
 
+    def open_stream(self, where: TransferKey, window: int) -> Outlet | None:
+        """Begin a stream; ``None`` while another writer has one open under this key."""
+        outlet = self.core.streams.open(where, window)
+        self.pump()
+        if self._expiry is None:
+            self._set_expiry()
+        return outlet
+
+    def check_open(self) -> None:
+        """Raises: ClosedError: the transport is closed."""
+        if self._closed:
+            raise ClosedError(f"transport {self._wiring.endpoint} is closed")
+
     def pump(self) -> None:
         """Send what the core has to say and begin what it has to write."""
         core = self.core
+        streams = core.streams
+        if streams.forsaken:
+            for outlet in streams.forsaken:
+                for key in outlet.filed:
+                    core.drop(key)
+            streams.forsaken.clear()
         if core.outbox:
             for peer, message in core.outbox:
                 channel = self._receivers.channels.get(peer)
@@ -186,11 +206,15 @@ class Sending:
             for write in core.writes:
                 self._receivers.begin(write)
             core.writes.clear()
+        if streams.stirred:
+            stirred, streams.stirred = streams.stirred, []
+            for outlet in stirred:
+                outlet.stir()
         if self._unsettled:
             for settled in self._unsettled:
                 _give_up(settled)
             self._unsettled.clear()
-        if self._drained and not len(core.directory):
+        if self._drained and not self._left:
             for waiter in self._drained:
                 _give_up(waiter)
             self._drained.clear()
@@ -199,7 +223,7 @@ class Sending:
 
     def _set_expiry(self) -> None:
         self._expiry = None
-        if not self._closed and len(self.core.directory):
+        if not self._closed and (len(self.core.directory) or len(self.core.streams)):
             when = self.core.directory.next_expiry()
             if when is None:  # all are claimed; some may come back
                 when = self._wiring.loop.time() + self._wiring.options.ttl
@@ -230,7 +254,7 @@ class Sending:
     async def drain(self, deadline: float | None) -> int:
         """Wait until nothing is on offer; returns how much still is."""
         loop = self._wiring.loop
-        if len(self.core.directory):
+        if self._left:
             waiter = loop.create_future()
             self._drained.append(waiter)
             timer = None
@@ -241,7 +265,12 @@ class Sending:
             finally:
                 if timer is not None:
                     timer.cancel()
-        return len(self.core.directory)
+        return self._left
+
+    @property
+    def _left(self) -> int:
+        """Payloads and ended streams that nobody has taken."""
+        return len(self.core.directory) + self.core.streams.unread
 
     async def cleanup(self, owner: str) -> int:
         """Drop what ``owner`` has on offer, when offers made ahead have been given back."""
@@ -266,7 +295,9 @@ class Sending:
                 timer.cancel()
         self._reason = reason
         self._receivers.poll()
-        count = self.core.close(peers_read=self._peers_read)
+        count = self.core.streams.unread
+        self.core.streams.close(reason)
+        count += self.core.close(peers_read=self._peers_read)
         self.pump()
         self._listener.close()
         if not self._peers_read:

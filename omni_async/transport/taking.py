@@ -166,6 +166,23 @@ def _frames(
     return header, buffers
 
 
+def inline_frames(room: Room, sizes: list[int], inline: bytes) -> tuple[memoryview, list[Array]]:
+    """The header and the frames behind it, of frames that came inside a word.
+
+    Raises:
+        ProtocolError: the sizes are not those of the bytes.
+    """
+    offsets, total = packed(sizes)
+    if not sizes or min(sizes) < 0 or len(inline) < (total if len(sizes) > 1 else sizes[0]):
+        raise ProtocolError(f"{len(inline)} bytes are announced as frames of {sizes}")
+    data = memoryview(inline)
+    if len(sizes) == 1:
+        return data[: sizes[0]], []
+    block, offsets = _moved_in(room, data, offsets)
+    frames = zip(offsets[1:], sizes[1:], strict=True)
+    return data[: sizes[0]], [block[at : at + size] for at, size in frames]
+
+
 def _moved_in(room: Room, data: memoryview, offsets: list[int]) -> tuple[Array, list[int]]:
     """The frames behind the header of ``data`` in a block of ours, and their offsets there."""
     first = offsets[1] if len(offsets) > 1 else len(data)

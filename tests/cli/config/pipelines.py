@@ -35,7 +35,9 @@ def pipelines(draw: st.DrawFn, most: int = 8) -> tuple[list[Node], list[Arrow]]:
 
 
 NETWORKS = {"NixlConnector": 20000, "MooncakeTransferEngineConnector": 40000}
-WORDS = st.text(st.characters(exclude_characters="0123456789$\n"), min_size=1, max_size=6)
+WORDS = st.text(st.characters(exclude_characters="0123456789$"), min_size=1, max_size=6).filter(
+    str.isprintable
+)
 
 
 @st.composite

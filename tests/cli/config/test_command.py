@@ -94,7 +94,7 @@ stage 0
     zmq_port            50071  environment $PORT
     num_threads         8      file (line 4)
     codec_chunk_frames  25     base base.yaml (line 4)
-    default: max_inflight=1, memory_pool_size=null,"""
+    default: max_inflight=-1, memory_pool_size=null,"""
     )
     assert text.endswith("\nconnectors that no edge uses\n  idle  file (line 5)\n")
 

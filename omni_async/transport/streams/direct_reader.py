@@ -1,0 +1,260 @@
+"""The reader of a stream between two processes.
+
+In: words of the sender. Out: chunks in order; larger ones are fetched as soon as they are announced.
+Never: gives credit for a chunk before its reader has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable
+from typing import Any
+
+from ..._aio.finish import finish_all
+from ...codec import decode
+from ...errors import (
+    ClosedError,
+    OmniAsyncError,
+    PeerLost,
+    ProtocolError,
+    SequenceGap,
+    StreamAborted,
+    StreamClosed,
+    StreamEmpty,
+    TransferCancelled,
+    TransferTimeout,
+    UsageError,
+)
+from ...model import TransferKey
+from ...rendezvous.messages import Chunk, End, Fail, FailCode, Segment
+from ...rendezvous.stream_readers import Arrived, Gap, Inlet
+from ..delivery import Delivery
+from ..link import Link
+from ..receiving import Receiving
+from ..taking import inline_frames
+from ..wiring import Wiring
+from .reader import ChunkReader, Mark
+from .writer import SENT
+
+Fetch = asyncio.Task[Delivery]
+
+
+class DirectReader(ChunkReader):
+    """One inlet of the rendezvous, and who waits for it."""
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        receiving: Receiving,
+        where: TransferKey,
+        window: int,
+        metadata: Any = None,
+    ) -> None:
+        super().__init__(where)
+        self._wiring = wiring
+        self._receiving = receiving
+        self._window = window
+        self._metadata = metadata
+        self._link: Link | None = None
+        self._inlet: Inlet | None = None
+        self._items: deque[Chunk | Fetch | Mark] = deque()
+        self._error: OmniAsyncError | None = None
+        """Why nothing comes behind the items."""
+        self._left = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._fetches: set[Fetch] = set()
+
+    def _begin(self) -> Awaitable[None]:
+        if self._inlet is not None:
+            raise UsageError(f"stream {self.key!r} was entered before; ask the edge for a new one")
+        self._link, self._inlet = self._receiving.open_stream(
+            self._where, self._window, self._metadata, self
+        )
+        self._inlet.stir = self._stirred
+        return SENT
+
+    # --- items ------------------------------------------------------------------------------------
+
+    async def _item(self, timeout: float | None) -> Any:
+        limit = None if timeout is None else self._wiring.loop.time() + timeout
+        while (found := self._ready()) is None:
+            await self._wait(limit, timeout)
+        if isinstance(found, asyncio.Task):
+            while not found.done():
+                await self._wait(limit, timeout, found)
+            self._fetches.discard(found)
+            return self._took(found.result().value)
+        return self._take(found)
+
+    def _item_nowait(self) -> Any:
+        found = self._ready()
+        if isinstance(found, asyncio.Task) and found.done():
+            self._fetches.discard(found)
+            return self._took(found.result().value)
+        if found is None or isinstance(found, asyncio.Task):
+            text = (
+                f"stream {self.key!r} on {self._where.edge}: chunk {self.received} is not here yet"
+            )
+            raise StreamEmpty(text, key=self.key, edge=self._where.edge)
+        return self._take(found)
+
+    def _ready(self) -> Chunk | Fetch | Mark | None:
+        """The next item without taking it, or ``None`` while there is none."""
+        if self._inlet is None:
+            raise UsageError(f"stream {self.key!r} has not begun: enter it by 'async with'")
+        if self._left:
+            raise UsageError(f"stream {self.key!r} on {self._where.edge} has been left here")
+        if self._items:
+            return self._items[0]
+        if self._error is not None:
+            raise self._error
+        return None
+
+    def _take(self, item: Chunk | Mark) -> Any:
+        if isinstance(item, Mark):
+            if item is not Mark.FINISHED:  # that one stays, for whoever asks again
+                self._items.popleft()
+            return item
+        assert self._link is not None
+        assert item.inline is not None
+        try:
+            header, buffers = inline_frames(self._link.room, item.sizes, item.inline)
+            value = decode(header, buffers)
+        except BaseException:
+            self._took(None)
+            raise
+        return self._took(value)
+
+    def _took(self, value: Any) -> Any:
+        self._items.popleft()
+        assert self._link is not None
+        assert self._inlet is not None
+        self._link.core.streams.took(self._inlet)
+        self._link.pump()
+        return value
+
+    async def _wait(
+        self, limit: float | None, timeout: float | None, fetch: Fetch | None = None
+    ) -> None:
+        """Wait for something to arrive, or for a fetch."""
+        if self._waiter is not None:
+            raise UsageError(f"stream {self.key!r} is being read by another task already")
+        loop = self._wiring.loop
+        waiter = self._waiter = loop.create_future()
+        timer = None if limit is None else loop.call_at(limit, _wake, waiter, True)
+        if fetch is not None:
+            fetch.add_done_callback(lambda _: _wake(waiter, False))
+        try:
+            late = await waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+        if late and not self._items and self._error is None:
+            assert self._link is not None
+            text = f"stream {self.key!r} on {self._where.edge}: chunk {self.received} did not come "
+            raise TransferTimeout(
+                f"{text}within {timeout:g} s; {self._link.describe()}",
+                phase="waiting for a chunk",
+                timeout=timeout,
+                **self._wiring.where(self._where, self._link.peer),
+            )
+
+    # --- arrivals ---------------------------------------------------------------------------------
+
+    def _stirred(self) -> None:
+        assert self._inlet is not None
+        arrived = self._inlet.arrived
+        while arrived:
+            self._arrive(arrived.popleft())
+        if self._waiter is not None:
+            _wake(self._waiter, False)
+        self.on_stir()
+
+    def on_stir(self) -> None:
+        """Called when something has arrived; for those who read many streams."""
+
+    def _arrive(self, item: Arrived) -> None:
+        if isinstance(item, Chunk):
+            self._items.append(item if item.inline is not None else self._fetch(item.key))
+        elif isinstance(item, Segment):
+            self._items.append(Mark.SEGMENT)
+        elif isinstance(item, End) and item.reason is None:
+            self._items.append(Mark.FINISHED)
+        else:
+            self._error = self._failure(item)
+
+    def _fetch(self, key: str) -> Fetch:
+        where = TransferKey("", self._where.to_stage, key)
+        get = self._receiving.get(where, None, None, None, False, None, None, self._link)
+        fetch = self._wiring.loop.create_task(get)
+        self._fetches.add(fetch)
+        fetch.add_done_callback(_seen)
+        return fetch
+
+    def _failure(self, item: End | Fail | Gap | None) -> OmniAsyncError:
+        assert self._link is not None
+        text = f"stream {self.key!r} on {self._where.edge}"
+        fields = self._wiring.where(self._where, self._link.peer)
+        where: dict[str, Any] = {"key": self.key, "edge": self._where.edge}
+        if isinstance(item, End):
+            reason = item.reason or "no reason was given"
+            return StreamAborted(f"{text} was aborted: {reason}", reason=reason, **where)
+        if isinstance(item, Gap):
+            told = {"expected": item.expected, "received": item.received}
+            return SequenceGap(f"{text}: item {item.expected} is missing", **told, **where)
+        if item is None:
+            return PeerLost(f"{text}: the sender went away; {self._link.describe()}", **fields)
+        if item.code is FailCode.CANCELLED:
+            return TransferCancelled(f"{text} was ended: {item.text}", **fields)
+        if item.code is FailCode.REFUSED:
+            return StreamClosed(f"{text}: {item.text}", **where)
+        return ProtocolError(f"{text}: {item.text}", peer=fields["peer"])
+
+    def fail(self, error: OmniAsyncError) -> bool:
+        """End it here, behind what has arrived; whether it was going on."""
+        if self._error is not None or (self._items and self._items[-1] is Mark.FINISHED):
+            return False
+        self._error = error
+        if self._inlet is not None and self._link is not None:
+            self._link.core.streams.leave(self._inlet)
+            self._link.pump()
+        if self._waiter is not None:
+            _wake(self._waiter, False)
+        self.on_stir()
+        return True
+
+    def close(self, reason: str) -> None:
+        """The transport is closed."""
+        self.fail(ClosedError(f"stream {self.key!r}: {reason}"))
+        self._drop()
+
+    def leave(self) -> Awaitable[None]:
+        if self._inlet is None or self._left:
+            return SENT
+        assert self._link is not None
+        self._left = True
+        self._link.core.streams.leave(self._inlet)
+        self._link.pump()
+        self._receiving.forget_stream(self)
+        return self._drop()
+
+    def _drop(self) -> Awaitable[None]:
+        self._items.clear()
+        fetches = list(self._fetches)
+        for fetch in fetches:
+            fetch.cancel()
+        self._fetches.clear()
+        return finish_all(fetches) if fetches else SENT
+
+
+def _wake(waiter: asyncio.Future[Any], late: bool) -> None:
+    if not waiter.done():
+        waiter.set_result(late)
+
+
+def _seen(fetch: Fetch) -> None:
+    """Whoever reads the item sees its error; nobody may."""
+    if not fetch.cancelled():
+        fetch.exception()

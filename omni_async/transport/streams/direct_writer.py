@@ -1,0 +1,197 @@
+"""The writer of a stream between two processes.
+
+In: chunks. Out: small ones inside their words, larger ones as payloads that a word names.
+Never: sends what the reader gave no credit for; leaves a payload behind that nobody will take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+from ..._aio.breath import Breath
+from ...codec import Encoded, encode
+from ...errors import (
+    BackPressure,
+    ClosedError,
+    StreamClosed,
+    TransferCancelled,
+    TransferError,
+    UsageError,
+)
+from ...model import TransferKey
+from ...rendezvous.stream_writers import Broken, Outlet
+from ..placing import inline_of
+from ..sending import Sending
+from ..wiring import Wiring
+from .writer import SENT, ChunkWriter
+
+
+class DirectWriter(ChunkWriter):
+    """One outlet of the rendezvous, and who waits for its credit."""
+
+    def __init__(
+        self, wiring: Wiring, sending: Sending, breath: Breath, where: TransferKey, window: int
+    ) -> None:
+        super().__init__(where)
+        self._wiring = wiring
+        self._sending = sending
+        self._breath = breath
+        self._window = window
+        self._outlet: Outlet | None = None
+        self._turn = asyncio.Lock()
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def sent(self) -> int:
+        return self._outlet.chunks if self._outlet is not None else 0
+
+    @property
+    def room(self) -> int:
+        """Chunks that may be sent now without waiting."""
+        outlet = self._outlet
+        return 0 if outlet is None or self._turn.locked() else outlet.room
+
+    def _begin(self) -> Awaitable[None]:
+        if self._outlet is not None:
+            raise UsageError(f"stream {self.key!r} was entered before; ask the edge for a new one")
+        outlet = self._sending.open_stream(self._where, self._window)
+        if outlet is None:
+            raise UsageError(
+                f"stream {self.key!r} on {self._where.edge} has a writer already; end that one first"
+            )
+        self._outlet = outlet
+        outlet.stir = self._stirred
+        return SENT
+
+    # --- chunks -----------------------------------------------------------------------------------
+
+    async def send(self, chunk: Any) -> None:
+        outlet = self._ready()
+        encoded = encode(chunk)
+        if self._breath.used_up():
+            await asyncio.sleep(0)
+            outlet = self._ready()
+        try:
+            if self._turn.locked() or not outlet.room or not self._send_inline(outlet, encoded):
+                await self._send_in_turn(outlet, encoded, chunk)
+        finally:
+            self._breath.used()
+
+    def send_nowait(self, chunk: Any) -> None:
+        """Send a small chunk, if there is credit for it.
+
+        Raises:
+            BackPressure: there is none, or the chunk is too large to ride inside its word.
+            As :meth:`send`.
+        """
+        outlet = self._ready()
+        encoded = encode(chunk)
+        if self._turn.locked() or not outlet.room or not self._send_inline(outlet, encoded):
+            raise BackPressure(
+                f"stream {self.key!r} on {self._where.edge} takes no more now; await send",
+                key=self.key,
+                edge=self._where.edge,
+            )
+
+    def _send_inline(self, outlet: Outlet, encoded: Encoded) -> bool:
+        small = inline_of(encoded, self._wiring.options.inline_limit)
+        if small is None:
+            return False
+        self._sending.core.streams.chunk(outlet, *small)
+        self._sending.pump()
+        return True
+
+    async def _send_in_turn(self, outlet: Outlet, encoded: Encoded, chunk: Any) -> None:
+        async with self._turn:
+            await self._room(outlet)
+            if not self._send_inline(outlet, encoded):
+                await self._send_filed(outlet, chunk)
+
+    async def _send_filed(self, outlet: Outlet, chunk: Any) -> None:
+        """As a payload of its own, whose key no user can name."""
+        sending = self._sending
+        key = TransferKey("", self._where.to_stage, f"{outlet.number}/{outlet.chunks}")
+        try:
+            receipt = await sending.put(key, chunk, self.key, 1, None)
+        except TransferError as error:
+            error.key, error.edge = self.key, self._where.edge
+            error.args = (f"chunk {outlet.chunks} of stream {self.key!r}: {error}",)
+            raise
+        if outlet.broken is not None or outlet.ended:
+            sending.core.drop(key)
+            sending.pump()
+            self._ready()
+        sending.core.streams.filed_chunk(outlet, receipt.nbytes, key)
+        sending.pump()
+
+    async def end_segment(self) -> None:
+        outlet = self._ready()
+        async with self._turn:
+            self._ready()
+            self._sending.core.streams.segment(outlet)
+            self._sending.pump()
+
+    # --- credit -----------------------------------------------------------------------------------
+
+    async def _room(self, outlet: Outlet) -> None:
+        """Wait for credit."""
+        while not outlet.room:
+            self._ready()
+            self._waiter = self._wiring.loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        self._ready()
+
+    def _stirred(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        self.on_stir()
+
+    def on_stir(self) -> None:
+        """Called when there is credit or an end; for those who write many streams."""
+
+    def _ready(self) -> Outlet:
+        """The outlet, if a chunk may be sent."""
+        outlet = self._outlet
+        if outlet is None:
+            raise UsageError(f"stream {self.key!r} has not begun: enter it by 'async with'")
+        if outlet.broken is not None:
+            raise self._broken(outlet.broken)
+        if outlet.ended:
+            raise UsageError(f"stream {self.key!r} on {self._where.edge} has been ended here")
+        self._sending.check_open()
+        return outlet
+
+    def failure(self) -> StreamClosed | TransferCancelled | ClosedError | None:
+        """Why nothing can be sent any more, if so."""
+        outlet = self._outlet
+        if outlet is None or outlet.broken is None:
+            return None
+        return self._broken(outlet.broken)
+
+    def _broken(self, why: Broken) -> StreamClosed | TransferCancelled | ClosedError:
+        text = f"stream {self.key!r} on {self._where.edge}: {why.value}"
+        if why is Broken.CLEANED:
+            return TransferCancelled(text, **self._wiring.where(self._where))
+        if why is Broken.CLOSED:
+            return ClosedError(text)
+        return StreamClosed(text, key=self.key, edge=self._where.edge)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def finish(self) -> Awaitable[None]:
+        return self._end(None)
+
+    def abort(self, reason: str) -> Awaitable[None]:
+        return self._end(reason or "aborted")
+
+    def _end(self, reason: str | None) -> Awaitable[None]:
+        if self._outlet is not None:
+            self._sending.core.streams.end(self._outlet, reason, self._wiring.loop.time())
+            self._stirred()
+            self._sending.pump()
+        return SENT
