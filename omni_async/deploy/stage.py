@@ -136,7 +136,8 @@ async def open_stage(
             transports[_unused(f"{role} {connector.name}", transports)] = transport
             for wire in wires:
                 other = wire.name.to_stage if role == "sender" else wire.name.from_stage
-                edges[role][other] = transport.edge(*wire.name, window=wire.window)
+                knobs = (wire.sender if role == "sender" else wire.receiver).knobs
+                edges[role][other] = Edge(transport, wire.name, wire.window, knobs)
                 if role == "receiver":
                     transport.expect_sender(other, *_sender_of(deploy, plan, wire, me))
         yield Stage(plan, edges["receiver"], edges["sender"], transports)

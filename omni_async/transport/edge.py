@@ -7,6 +7,7 @@ Never: keeps state.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
@@ -22,13 +23,21 @@ if TYPE_CHECKING:
 class Edge:
     """``transport.edge(from_stage, to_stage)``; options as on :class:`Transport`."""
 
-    __slots__ = ("name", "transport", "window")
+    __slots__ = ("knobs", "name", "transport", "window")
 
-    def __init__(self, transport: Transport, name: EdgeName, window: int = DEFAULT_WINDOW) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        name: EdgeName,
+        window: int = DEFAULT_WINDOW,
+        knobs: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self.transport = transport
         self.name = name
         self.window = window
         """Chunks of one stream that may be under way."""
+        self.knobs = knobs
+        """What stage processors read, such as ``codec_chunk_frames``; set by the deploy file."""
 
     async def put(self, key: str, value: Any, **options: Any) -> Receipt:
         """:meth:`Transport.put` on this edge. Cancellation: safe."""
