@@ -7,6 +7,7 @@ Never: holds a resource, reaches asyncio, zmq, torch or the clock.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -118,7 +119,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     exclusive: bool = True
     """With one consumer, exactly one get succeeds."""
     credit: bool = True
-    """A stream's writer learns when its reader is behind."""
+    """The two ends of a stream know of each other: its writer is held back while its reader is behind,
+    and each learns at once that the other has left or is gone. Without it, only the space for what is
+    sent holds a writer back, and a stall limit ends a reader whose writer says no more."""
     recall: bool = True
     """An operation in flight can be called back."""
     revoke: bool = False
@@ -134,6 +137,82 @@ class Receipt(msgspec.Struct, frozen=True):
     """Size of the payload, without alignment."""
     metadata: dict[str, Any] | None = None
     """JSON-able handle for a control plane, ``None`` on stores."""
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """How values are spread: a histogram."""
+
+    bounds: tuple[float, ...]
+    """Upper bounds of the buckets, each inclusive; the last bucket has none."""
+    counts: tuple[int, ...]
+    """Values in each bucket, one more than there are bounds."""
+    total: float
+    """Sum of the values."""
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def quantile(self, share: float) -> float:
+        """About the value that ``share`` (0 to 1) of all do not exceed; 0 where there is none.
+
+        Between the bounds of its bucket it is guessed on a straight line; what lies above the last
+        bound counts as that bound.
+        """
+        wanted, below, low = share * self.count, 0, 0.0
+        for bound, count in zip(self.bounds, self.counts, strict=False):
+            if count and below + count >= wanted:
+                return low + (bound - low) * (wanted - below) / count
+            below, low = below + count, bound
+        return low if below < self.count else 0.0
+
+
+class StreamHealth(msgspec.Struct, kw_only=True, frozen=True):
+    """The streams of one edge, at one of its ends."""
+
+    role: Role
+    opened: int = 0
+    """Streams that were begun here."""
+    finished: int = 0
+    aborted: int = 0
+    """Streams that their writer gave up, or that were cleaned up."""
+    left: int = 0
+    """Streams that their reader left before the end."""
+    failures: int = 0
+    """Streams that ended by an error."""
+    chunks: int = 0
+    """Chunks sent by writers here, or handed to readers here."""
+    nbytes: int = 0
+    """Of these chunks."""
+    stalls: int = 0
+    """Sends that had to wait for credit; at a reader: streams in which nothing came for too long."""
+    stalled_seconds: float = 0.0
+    """How long these sends have waited."""
+    drops: int = 0
+    """Chunks that were sent or received, and that nobody will be handed."""
+    queued: int = 0
+    """Chunks here now: sent and not under way yet, or arrived and not handed over yet."""
+    in_flight: int = 0
+    """Chunks under way now: told and not known to be taken, or announced and being fetched."""
+    credits: int = 0
+    """Chunks that may be sent now, over all open streams."""
+    first_chunk_seconds: Spread
+    """(reader) From a stream's opening to its first chunk."""
+    chunk_seconds: Spread
+    """(reader) From a chunk's sending to its reader having it, where both have the same clock."""
+    chunk_bytes: Spread
+
+    def flat(self) -> Iterator[tuple[str, int | float]]:
+        """Numbers only: of a spread its count, sum, median and 99th percentile."""
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, Spread):
+                yield f"{name}.count", value.count
+                yield f"{name}.sum", value.total
+                yield f"{name}.p50", value.quantile(0.5)
+                yield f"{name}.p99", value.quantile(0.99)
+            elif name != "role":
+                yield name, value
 
 
 class Health(msgspec.Struct, kw_only=True, frozen=True):
@@ -153,12 +232,24 @@ class Health(msgspec.Struct, kw_only=True, frozen=True):
     parked: int = 0
     pool_used: int = 0
     quarantined: int = 0
+    streams: dict[str, StreamHealth] = {}
+    """By edge, such as ``0->1``, once a stream was opened there."""
     extra: dict[str, Any] = {}
     """Counters and gauges of the backend."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The seed documents' keys plus the gauges, one level deep."""
-        flat = {name: getattr(self, name) for name in self.__struct_fields__ if name != "extra"}
+        """The seed documents' keys plus the gauges, one level deep.
+
+        What concerns the streams of an edge is there by names such as ``stream.0->1.chunks`` and
+        ``stream.0->1.chunk_seconds.p99``.
+        """
+        flat = {
+            name: getattr(self, name)
+            for name in self.__struct_fields__
+            if name not in ("extra", "streams")
+        }
+        for edge, streams in self.streams.items():
+            flat.update({f"stream.{edge}.{name}": value for name, value in streams.flat()})
         return {**self.extra, **flat}
 
 

@@ -60,6 +60,8 @@ class Hello(Message, tag=1):
     backend: str
     verb: str
     engine: bytes = b""
+    clock: int = 0
+    """Ends with the same number, not 0, read the same monotonic clock."""
 
 
 class RegionWord(msgspec.Struct, array_like=True):
@@ -196,6 +198,8 @@ class Chunk(Item, tag=16):
     """All frames, packed."""
     key: str = ""
     """A larger one: what its payload is put under, on the edge from ``""``, which is no stage's."""
+    at: int = 0
+    """When it was sent, in nanoseconds of the writer's monotonic clock; 0 says nothing."""
 
 
 class Segment(Item, tag=17):

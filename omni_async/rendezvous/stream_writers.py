@@ -36,7 +36,7 @@ class Outlet:
 
     __slots__ = (
         "backlog", "broken", "chunks", "ended", "ended_at", "filed", "granted", "items", "key", "number",
-        "ref", "stir", "told", "window",
+        "opened_with", "ref", "stir", "told", "window",
     )  # fmt: skip
 
     def __init__(self, number: int, key: TransferKey, window: int) -> None:
@@ -45,6 +45,8 @@ class Outlet:
         self.window = window
         """Chunks that may wait here for a reader that has not come yet."""
         self.ref: Ref | None = None
+        self.opened_with = 0
+        """Credit that the reader came with."""
         self.granted = 0
         """Chunks that the reader has given credit for, from the begin on."""
         self.chunks = 0
@@ -66,6 +68,21 @@ class Outlet:
         """Chunks the writer may hand over now."""
         limit = self.window if self.ref is None else self.granted
         return max(0, limit - self.chunks)
+
+    @property
+    def credits(self) -> int:
+        """The same, of a stream that has not ended."""
+        return 0 if self.ended else self.room
+
+    @property
+    def queued(self) -> int:
+        """Chunks that wait here for a reader or its credit."""
+        return self.chunks - self.told
+
+    @property
+    def in_flight(self) -> int:
+        """Chunks that were sent and that the reader is not known to be done with."""
+        return self.told - (self.granted - self.opened_with)
 
 
 def _nobody() -> None:
@@ -111,16 +128,16 @@ class Writers:
             self._attach(outlet, ref, self._unwait(ref))
         return outlet
 
-    def chunk(self, outlet: Outlet, sizes: list[int], inline: bytes) -> None:
+    def chunk(self, outlet: Outlet, sizes: list[int], inline: bytes, at: int = 0) -> None:
         """The next chunk. There is :attr:`Outlet.room` for it."""
         outlet.chunks += 1
-        self._put(outlet, Chunk(0, outlet.items, sizes, inline))
+        self._put(outlet, Chunk(0, outlet.items, sizes, inline, "", at))
 
-    def filed_chunk(self, outlet: Outlet, nbytes: int, key: TransferKey) -> None:
+    def filed_chunk(self, outlet: Outlet, nbytes: int, key: TransferKey, at: int = 0) -> None:
         """The next chunk, a larger one that was put under this key."""
         outlet.chunks += 1
         outlet.filed.append(key)
-        self._put(outlet, Chunk(0, outlet.items, [nbytes], None, key.key))
+        self._put(outlet, Chunk(0, outlet.items, [nbytes], None, key.key, at))
 
     def segment(self, outlet: Outlet) -> None:
         """A boundary behind the chunks so far."""
@@ -176,7 +193,7 @@ class Writers:
             self._say(ref, Fail(ref[1], FailCode.REFUSED, text))
 
     def _attach(self, outlet: Outlet, ref: Ref, credit: int) -> None:
-        outlet.ref, outlet.granted = ref, credit
+        outlet.ref, outlet.granted, outlet.opened_with = ref, credit, credit
         self._read[ref] = outlet
         self._flush(outlet)
         self.stirred.append(outlet)
@@ -229,7 +246,7 @@ class Writers:
     def cleanup(self, owner: str) -> int:
         """Drop the streams of a key of that name, and the readers that wait for one; how many."""
         count = 0
-        for outlet in [o for o in self._every() if o.key.key == owner]:
+        for outlet in [o for o in self.every() if o.key.key == owner]:
             if outlet.ref is not None and not outlet.ended:
                 self._refuse(outlet.ref)
             self._break(outlet, Broken.CLEANED)
@@ -252,7 +269,7 @@ class Writers:
 
     def close(self, reason: str) -> int:
         """End every stream; how many nobody had read to its end."""
-        open_ones = list(self._every())
+        open_ones = list(self.every())
         for outlet in open_ones:
             if outlet.ref is not None and not outlet.ended:
                 self._say(outlet.ref, End(outlet.ref[1], outlet.items, reason))
@@ -272,17 +289,18 @@ class Writers:
 
     # --- for people -------------------------------------------------------------------------------
 
-    def _every(self) -> Iterable[Outlet]:
+    def every(self) -> Iterable[Outlet]:
+        """Streams that are open, or that nobody has read to the end."""
         return {o.number: o for o in (*self._outlets.values(), *self._read.values())}.values()
 
     def __len__(self) -> int:
         """Streams that are open, or that nobody has read to the end."""
-        return len(list(self._every()))
+        return len(list(self.every()))
 
     @property
     def unread(self) -> int:
         """Streams that have ended and that nobody has read to the end."""
-        return sum(outlet.ended for outlet in self._every())
+        return sum(outlet.ended for outlet in self.every())
 
     @property
     def waiting(self) -> int:

@@ -27,6 +27,7 @@ from ..model import (
     TransferKey,
 )
 from ..observe import Counters, get_logger, span
+from ..observe.streams import StreamMeters
 from .arguments import checked_device, checked_key, checked_shape, stage_name, torch_or_remedy
 from .delivery import Delivery
 from .edge import Edge
@@ -59,6 +60,7 @@ class Transport(abc.ABC):
         self.role: Role = role
         self.capabilities = capabilities
         self.counters = Counters()
+        self.meters = StreamMeters(role)
         self._linger = linger
         self._edges: dict[tuple[str | int, str | int], EdgeName] = {}
         self._bound = LoopBound(f"transport {endpoint}")

@@ -20,6 +20,7 @@ from ..abc import Block, DirectBackend, Options
 from ..codec import register_buffer
 from ..errors import ClosedError, TransferCancelled, UsageError
 from ..model import Endpoint, Health, Receipt, Region, Role, TransferKey, Verb
+from ..observe.clock import clock_id
 from ..observe.log import get_logger
 from ..pool import DropQueue, Hold, ManagedBuffer, Pool, checked_limit
 from ..rendezvous.messages import WIRE, Hello
@@ -91,6 +92,7 @@ class DirectTransport(Transport):
             backend.name,
             engine.verb.value,
             engine.describe(),
+            clock_id(),
         )
         return Wiring(
             loop=loop,
@@ -105,6 +107,7 @@ class DirectTransport(Transport):
             drops=DropQueue(loop, _let_go),
             executor=OwnedExecutor(f"omni-async-{stage}"),
             counters=self.counters,
+            meters=self.meters,
         )
 
     async def open(self) -> None:
@@ -210,9 +213,11 @@ class DirectTransport(Transport):
         if sending is not None:
             parked, in_flight = sending.core.parked, sending.core.directory.claimed
             host: str | None = sending.address
+            streams = self.meters.snapshot((o.key, o) for o in sending.core.streams.every())
         else:
             assert receiving is not None
             parked, in_flight, host = receiving.parked, receiving.in_flight, None
+            streams = self.meters.snapshot((s.where, s) for s in receiving.streams)
         return Health(
             status="closed" if self.closed else "healthy",
             backend=wiring.backend,
@@ -228,6 +233,7 @@ class DirectTransport(Transport):
             parked=parked,
             pool_used=wiring.pool.used,
             quarantined=wiring.pool.quarantined,
+            streams=streams,
         )
 
     # --- closing ----------------------------------------------------------------------------------

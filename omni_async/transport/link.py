@@ -88,6 +88,8 @@ class Link:
         self.reads: set[asyncio.Task[None]] = set()
         self._watch: EndWatch | None = None
         self.incarnation = ""
+        self.same_clock = False
+        """Whether the sender reads the monotonic clock that is read here."""
         self._timer: asyncio.TimerHandle | None = None
         self._silent_since: float | None = None
         self._loss: Exception | None = None
@@ -130,6 +132,7 @@ class Link:
         self._silent_since = None
         wiring = self.wiring
         self.incarnation = channel.peer.incarnation
+        self.same_clock = channel.peer.clock == wiring.hello.clock != 0
         wiring.engine.meet(channel.peer.incarnation, channel.peer.engine)
         if wiring.engine.verb is Verb.WRITE:
             word, fds = wiring.regions()

@@ -36,6 +36,18 @@ class OpenStream(Protocol):
     @property
     def key(self) -> str: ...
 
+    @property
+    def where(self) -> TransferKey: ...
+
+    @property
+    def queued(self) -> int: ...
+
+    @property
+    def in_flight(self) -> int: ...
+
+    @property
+    def credits(self) -> int: ...
+
     def fail(self, error: OmniAsyncError) -> bool:
         """End it; whether it was going on."""
         ...
@@ -59,7 +71,7 @@ class Receiving:
             wiring.pool.on_grow = self._grown
             wiring.pool.on_shrink = self._shrunk
         self._waits = Waits(wiring.loop)
-        self._streams: set[OpenStream] = set()
+        self.streams: set[OpenStream] = set()
 
     @property
     def parked(self) -> int:
@@ -131,13 +143,13 @@ class Receiving:
         """Ask for a stream; ``stream`` is told when this receiver is closed or cleans up."""
         link = self._link(where, metadata)
         inlet = link.core.streams.open(where, window)
-        self._streams.add(stream)
+        self.streams.add(stream)
         link.pump()
         return link, inlet
 
     def forget_stream(self, stream: OpenStream) -> None:
         """It was left. Idempotent."""
-        self._streams.discard(stream)
+        self.streams.discard(stream)
 
     async def _ask_once(self, link: Link, where: TransferKey) -> None:
         """With ``timeout=0`` nobody is waited for: without a line there is nothing."""
@@ -188,7 +200,7 @@ class Receiving:
     def cleanup(self, owner: str) -> int:
         """Wake the waiting gets and end the streams of a key of that name."""
         error = TransferCancelled(f"{owner!r} was ended by cleanup", key=owner)
-        ended = [s.fail(error) for s in list(self._streams) if s.key == owner]
+        ended = [s.fail(error) for s in list(self.streams) if s.key == owner]
         return self._waits.cancel(owner) + sum(ended)
 
     async def settle(self, timeout: float) -> None:
@@ -204,9 +216,9 @@ class Receiving:
         """End all links; waiting gets end with ``ClosedError``. Living views keep their memory."""
         self._completions.close(ClosedError(reason))
         self._waits.deadlines.close()
-        for stream in list(self._streams):
+        for stream in list(self.streams):
             stream.close(reason)
-        self._streams.clear()
+        self.streams.clear()
         for link in self._links.values():
             link.close(reason)
 

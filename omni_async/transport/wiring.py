@@ -14,6 +14,7 @@ from .._aio.executor import OwnedExecutor
 from ..abc import Channels, Engine, Options
 from ..model import Endpoint, Role, TransferKey
 from ..observe.counters import Counters
+from ..observe.streams import StreamMeters
 from ..pool import DropQueue, Pool
 from ..rendezvous.messages import Hello, Regions, RegionWord
 
@@ -32,6 +33,7 @@ class Wiring:
     drops: DropQueue
     executor: OwnedExecutor
     counters: Counters
+    meters: StreamMeters
 
     def where(self, key: TransferKey, peer: str | None = None) -> dict[str, Any]:
         """Fields that every transfer error of this transport carries."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..._aio.finish import finish_all
@@ -63,7 +63,10 @@ class DirectReader(ChunkReader):
         """Why nothing comes behind the items."""
         self._left = False
         self._waiter: asyncio.Future[None] | None = None
-        self._fetches: set[Fetch] = set()
+        self._fetches: dict[Fetch, int] = {}
+        """And when their chunks were sent."""
+        self._driven = False
+        self._on_stir: Callable[[], None] = _nobody
 
     def _begin(self) -> Awaitable[None]:
         if self._inlet is not None:
@@ -72,7 +75,47 @@ class DirectReader(ChunkReader):
             self._where, self._window, self._metadata, self
         )
         self._inlet.stir = self._stirred
+        self._meter = self._wiring.meters.edge(self._where.edge).open(self.key)
         return SENT
+
+    # --- for whoever reads many streams -----------------------------------------------------------
+
+    def drive(self, on_stir: Callable[[], None]) -> None:
+        """Begin, for somebody who waits for many streams at once and gives credit himself.
+
+        Args:
+            on_stir: called on the event loop when something has arrived, or has been fetched.
+        """
+        self._driven, self._on_stir = True, on_stir
+        self._begin()
+
+    @property
+    def ready(self) -> bool:
+        """Whether :meth:`next_item` has something, or a reason why nothing comes."""
+        found = self._ready()
+        return found is not None and (not isinstance(found, asyncio.Task) or found.done())
+
+    def next_item(self) -> Any:
+        """The next chunk or :class:`Mark`, while it is :attr:`ready`; errors as for :meth:`read`."""
+        item = self._item_nowait()
+        self.received += not isinstance(item, Mark)
+        return item
+
+    def acknowledge(self, chunks: int) -> None:
+        """So many of the chunks that were taken are done with: as many more may come."""
+        if self._inlet is not None and self._link is not None and not self._left:
+            self._link.core.streams.took(self._inlet, chunks)
+            self._link.pump()
+
+    def widen(self, window: int) -> None:
+        """From now on so many chunks may be under way, more than before."""
+        if self._inlet is not None:
+            self._inlet.window = window
+            self.acknowledge(0)
+
+    def describe(self) -> str:
+        """What is known of the sender, for errors."""
+        return self._link.describe() if self._link is not None else "nobody was asked"
 
     # --- items ------------------------------------------------------------------------------------
 
@@ -83,15 +126,13 @@ class DirectReader(ChunkReader):
         if isinstance(found, asyncio.Task):
             while not found.done():
                 await self._wait(limit, timeout, found)
-            self._fetches.discard(found)
-            return self._took(found.result().value)
+            return self._fetched(found)
         return self._take(found)
 
     def _item_nowait(self) -> Any:
         found = self._ready()
         if isinstance(found, asyncio.Task) and found.done():
-            self._fetches.discard(found)
-            return self._took(found.result().value)
+            return self._fetched(found)
         if found is None or isinstance(found, asyncio.Task):
             text = (
                 f"stream {self.key!r} on {self._where.edge}: chunk {self.received} is not here yet"
@@ -111,9 +152,18 @@ class DirectReader(ChunkReader):
             raise self._error
         return None
 
+    def _fetched(self, fetch: Fetch) -> Any:
+        at = self._fetches.pop(fetch, 0)
+        delivery = fetch.result()
+        assert self._link is not None
+        self._meter.took(delivery.nbytes, at if self._link.same_clock else 0)
+        return self._took(delivery.value)
+
     def _take(self, item: Chunk | Mark) -> Any:
         if isinstance(item, Mark):
-            if item is not Mark.FINISHED:  # that one stays, for whoever asks again
+            if item is Mark.FINISHED:  # it stays, for whoever asks again
+                self._meter.end(None, self.received)
+            else:
                 self._items.popleft()
             return item
         assert self._link is not None
@@ -124,14 +174,16 @@ class DirectReader(ChunkReader):
         except BaseException:
             self._took(None)
             raise
+        self._meter.took(len(item.inline), item.at if self._link.same_clock else 0)
         return self._took(value)
 
     def _took(self, value: Any) -> Any:
         self._items.popleft()
         assert self._link is not None
         assert self._inlet is not None
-        self._link.core.streams.took(self._inlet)
-        self._link.pump()
+        if not self._driven:
+            self._link.core.streams.took(self._inlet)
+            self._link.pump()
         return value
 
     async def _wait(
@@ -161,6 +213,31 @@ class DirectReader(ChunkReader):
                 **self._wiring.where(self._where, self._link.peer),
             )
 
+    # --- gauges -----------------------------------------------------------------------------------
+
+    @property
+    def where(self) -> TransferKey:
+        return self._where
+
+    @property
+    def queued(self) -> int:
+        """Chunks that are here and not handed over."""
+        return sum(
+            type(item) is Chunk or (isinstance(item, asyncio.Task) and item.done())
+            for item in self._items
+        )
+
+    @property
+    def in_flight(self) -> int:
+        """Chunks that are being fetched."""
+        return sum(isinstance(item, asyncio.Task) and not item.done() for item in self._items)
+
+    @property
+    def credits(self) -> int:
+        """Chunks that the writer may still send."""
+        inlet = self._inlet
+        return 0 if inlet is None or inlet.over else inlet.granted - inlet.chunks
+
     # --- arrivals ---------------------------------------------------------------------------------
 
     def _stirred(self) -> None:
@@ -170,28 +247,33 @@ class DirectReader(ChunkReader):
             self._arrive(arrived.popleft())
         if self._waiter is not None:
             _wake(self._waiter, False)
-        self.on_stir()
-
-    def on_stir(self) -> None:
-        """Called when something has arrived; for those who read many streams."""
+        self._on_stir()
 
     def _arrive(self, item: Arrived) -> None:
         if isinstance(item, Chunk):
-            self._items.append(item if item.inline is not None else self._fetch(item.key))
+            self._items.append(item if item.inline is not None else self._fetch(item))
         elif isinstance(item, Segment):
             self._items.append(Mark.SEGMENT)
         elif isinstance(item, End) and item.reason is None:
             self._items.append(Mark.FINISHED)
         else:
             self._error = self._failure(item)
+            self._meter.end(self._error, self.received)
 
-    def _fetch(self, key: str) -> Fetch:
-        where = TransferKey("", self._where.to_stage, key)
+    def _fetch(self, item: Chunk) -> Fetch:
+        where = TransferKey("", self._where.to_stage, item.key)
         get = self._receiving.get(where, None, None, None, False, None, None, self._link)
         fetch = self._wiring.loop.create_task(get)
-        self._fetches.add(fetch)
-        fetch.add_done_callback(_seen)
+        self._fetches[fetch] = item.at
+        fetch.add_done_callback(self._seen)
         return fetch
+
+    def _seen(self, fetch: Fetch) -> None:
+        """Whoever reads the item sees its error; nobody may."""
+        if not fetch.cancelled():
+            fetch.exception()
+        if not self._left:
+            self._on_stir()
 
     def _failure(self, item: End | Fail | Gap | None) -> OmniAsyncError:
         assert self._link is not None
@@ -217,12 +299,13 @@ class DirectReader(ChunkReader):
         if self._error is not None or (self._items and self._items[-1] is Mark.FINISHED):
             return False
         self._error = error
+        self._meter.end(error, self.received)
         if self._inlet is not None and self._link is not None:
             self._link.core.streams.leave(self._inlet)
             self._link.pump()
         if self._waiter is not None:
             _wake(self._waiter, False)
-        self.on_stir()
+        self._on_stir()
         return True
 
     def close(self, reason: str) -> None:
@@ -235,6 +318,7 @@ class DirectReader(ChunkReader):
             return SENT
         assert self._link is not None
         self._left = True
+        self._meter.leave(self.received, dropped=self.queued + self.in_flight)
         self._link.core.streams.leave(self._inlet)
         self._link.pump()
         self._receiving.forget_stream(self)
@@ -254,7 +338,5 @@ def _wake(waiter: asyncio.Future[Any], late: bool) -> None:
         waiter.set_result(late)
 
 
-def _seen(fetch: Fetch) -> None:
-    """Whoever reads the item sees its error; nobody may."""
-    if not fetch.cancelled():
-        fetch.exception()
+def _nobody() -> None:
+    """Until somebody drives the stream."""

@@ -7,7 +7,8 @@ Never: sends what the reader gave no credit for; leaves a payload behind that no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from time import monotonic_ns
 from typing import Any
 
 from ..._aio.breath import Breath
@@ -15,6 +16,7 @@ from ...codec import Encoded, encode
 from ...errors import (
     BackPressure,
     ClosedError,
+    StreamAborted,
     StreamClosed,
     TransferCancelled,
     TransferError,
@@ -42,6 +44,7 @@ class DirectWriter(ChunkWriter):
         self._outlet: Outlet | None = None
         self._turn = asyncio.Lock()
         self._waiter: asyncio.Future[None] | None = None
+        self._on_stir: Callable[[], None] = _nobody
 
     @property
     def sent(self) -> int:
@@ -63,7 +66,17 @@ class DirectWriter(ChunkWriter):
             )
         self._outlet = outlet
         outlet.stir = self._stirred
+        self._meter = self._wiring.meters.edge(self._where.edge).open(self.key)
         return SENT
+
+    def drive(self, on_stir: Callable[[], None]) -> None:
+        """Begin, for somebody who writes many streams at once.
+
+        Args:
+            on_stir: called on the event loop when there is credit or an end.
+        """
+        self._on_stir = on_stir
+        self._begin()
 
     # --- chunks -----------------------------------------------------------------------------------
 
@@ -99,7 +112,8 @@ class DirectWriter(ChunkWriter):
         small = inline_of(encoded, self._wiring.options.inline_limit)
         if small is None:
             return False
-        self._sending.core.streams.chunk(outlet, *small)
+        self._sending.core.streams.chunk(outlet, *small, monotonic_ns())
+        self._meter.sent(len(small[1]))
         self._sending.pump()
         return True
 
@@ -111,7 +125,7 @@ class DirectWriter(ChunkWriter):
 
     async def _send_filed(self, outlet: Outlet, chunk: Any) -> None:
         """As a payload of its own, whose key no user can name."""
-        sending = self._sending
+        sending, began = self._sending, monotonic_ns()
         key = TransferKey("", self._where.to_stage, f"{outlet.number}/{outlet.chunks}")
         try:
             receipt = await sending.put(key, chunk, self.key, 1, None)
@@ -123,8 +137,14 @@ class DirectWriter(ChunkWriter):
             sending.core.drop(key)
             sending.pump()
             self._ready()
-        sending.core.streams.filed_chunk(outlet, receipt.nbytes, key)
+        sending.core.streams.filed_chunk(outlet, receipt.nbytes, key, began)
+        self._meter.sent(receipt.nbytes)
         sending.pump()
+
+    def end_segment_nowait(self) -> None:
+        """:meth:`end_segment` while no send is under way."""
+        self._sending.core.streams.segment(self._ready())
+        self._sending.pump()
 
     async def end_segment(self) -> None:
         outlet = self._ready()
@@ -137,6 +157,7 @@ class DirectWriter(ChunkWriter):
 
     async def _room(self, outlet: Outlet) -> None:
         """Wait for credit."""
+        began = monotonic_ns() if not outlet.room else 0
         while not outlet.room:
             self._ready()
             self._waiter = self._wiring.loop.create_future()
@@ -144,15 +165,18 @@ class DirectWriter(ChunkWriter):
                 await self._waiter
             finally:
                 self._waiter = None
+        if began:
+            self._meter.stalled(began)
         self._ready()
 
     def _stirred(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-        self.on_stir()
-
-    def on_stir(self) -> None:
-        """Called when there is credit or an end; for those who write many streams."""
+        outlet = self._outlet
+        if outlet is not None and outlet.broken is not None:
+            error = self._broken(outlet.broken)
+            self._meter.end(error, outlet.chunks, dropped=outlet.queued)
+        self._on_stir()
 
     def _ready(self) -> Outlet:
         """The outlet, if a chunk may be sent."""
@@ -192,6 +216,12 @@ class DirectWriter(ChunkWriter):
     def _end(self, reason: str | None) -> Awaitable[None]:
         if self._outlet is not None:
             self._sending.core.streams.end(self._outlet, reason, self._wiring.loop.time())
+            error = None if reason is None else StreamAborted(reason, reason=reason)
+            self._meter.end(error, self.sent)
             self._stirred()
             self._sending.pump()
         return SENT
+
+
+def _nobody() -> None:
+    """Until somebody drives the stream."""
