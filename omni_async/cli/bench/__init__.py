@@ -15,6 +15,7 @@ from typing import Any
 from .figures import Goal
 from .payload import SIZES, parse_size
 from .peer import PeerUnavailable
+from .streams import MODES
 from .workers import WorkerFailed
 
 NAME = "bench"
@@ -41,6 +42,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     shm.add_argument("--floor", action="store_true", help="measure a bare arena as well")
 
+    streams = names.add_parser("streams", help="chunk streams against the peer's chunk adapter")
+    streams.add_argument(
+        "--modes",
+        type=_modes,
+        default=list(MODES),
+        metavar="MODE,…",
+        help=f"of {', '.join(MODES)} (default: all)",
+    )
+    streams.add_argument(
+        "--rounds", type=_positive, default=3, help="alternating rounds (default: 3)"
+    )
+    streams.add_argument(
+        "--scale", type=float, default=1.0, help="factor on the number of streams and on idle time"
+    )
+    streams.add_argument("--peer", metavar="PATH", help="the peer's wheel, or the folder it is in")
+
     ticker = names.add_parser("ticker", help="event-loop gaps while large payloads move both ways")
     ticker.add_argument("--size", type=parse_size, default=SIZES["186M"], help="(default: 186M)")
     ticker.add_argument("--seconds", type=float, default=3.0, help="of a phase (default: 3)")
@@ -57,14 +74,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     load = names.add_parser("load", help="time to read and check a deploy file")
     load.add_argument("--stages", type=_positive, default=12, help="(default: 12)")
 
-    for name in (shm, ticker):
+    for name in (shm, streams, ticker):
         name.add_argument(
             "--loop",
             choices=("asyncio", "uvloop", "both"),
             default="both",
             help="event loops to try (default: both, where uvloop is installed)",
         )
-    for name in (shm, ticker, parked, load):
+    for name in (shm, streams, ticker, parked, load):
         name.add_argument(
             "--json",
             action="store_true",
@@ -101,7 +118,7 @@ def _loops(choice: str) -> tuple[str, ...]:
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from . import compare, load, parked, ticker
+    from . import compare, load, parked, stream_figures, streams, ticker
 
     result: dict[str, Any]
     if arguments.benchmark == "shm":
@@ -115,6 +132,15 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
             loops=_loops(arguments.loop),
         )
         return result, f"{compare.first_line(result)}\n\n{compare.report(result)}"
+    if arguments.benchmark == "streams":
+        result = streams.run(
+            arguments.modes,
+            rounds=arguments.rounds,
+            scale=arguments.scale,
+            peer=arguments.peer,
+            loops=_loops(arguments.loop),
+        )
+        return result, f"{stream_figures.first_line(result)}\n\n{stream_figures.report(result)}"
     if arguments.benchmark == "ticker":
         result = ticker.run(
             nbytes=arguments.size,
@@ -132,6 +158,13 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _sizes(text: str) -> list[int]:
     return list(dict.fromkeys(parse_size(part) for part in text.split(",")))
+
+
+def _modes(text: str) -> list[str]:
+    modes = list(dict.fromkeys(text.split(",")))
+    if not set(modes) <= set(MODES):
+        raise ValueError(text)
+    return modes
 
 
 def _positive(text: str) -> int:

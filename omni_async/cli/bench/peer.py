@@ -1,10 +1,10 @@
-"""vLLM-Omni's SharedMemoryConnector, unmodified, without the engine around it.
+"""vLLM-Omni's SharedMemoryConnector and its chunk adapter, unmodified, without the engine around them.
 
-In: the published wheel, or a folder it was unpacked to. Out: the connector class.
+In: the published wheel, or a folder it was unpacked to. Out: their classes.
 Never: changes a file of the wheel; every module that gets loaded is compared with the wheel's own hashes.
 
-The connector is part of a package whose ``__init__`` files import the whole engine. They are left out, and
-the few names that the connector's modules import from elsewhere are stood in for (:data:`STAND_INS`).
+They are part of a package whose ``__init__`` files import the whole engine. These are left out, and the few
+names that their modules import from elsewhere are stood in for (:data:`STAND_INS`, :mod:`.peer_request`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .peer_request import ConstantList, Request, RequestStatus, quiet
+
 VERSION = "0.30.0"
 CONNECTOR = "vllm_omni.distributed.omni_connectors.connectors.shm_connector"
+ADAPTER = "vllm_omni.distributed.omni_connectors.transfer_adapter.chunk_transfer_adapter"
 
 PACKAGES = (
     "vllm_omni",
@@ -40,6 +43,21 @@ STAND_INS: dict[str, dict[str, Any]] = {
     "vllm.outputs": {name: type(name, (), {}) for name in ("CompletionOutput", "RequestOutput")},
     "vllm_omni.platforms": {"current_omni_platform": None},
 }
+ADAPTER_STAND_INS: dict[str, dict[str, Any]] = {
+    "vllm.distributed": {},
+    "vllm.distributed.parallel_state": {
+        "get_tensor_model_parallel_rank": lambda: 0,
+        "get_tensor_model_parallel_world_size": lambda: 1,
+    },
+    "vllm.logger": {"init_logger": quiet},
+    "vllm.v1": {},
+    "vllm.v1.metrics": {},
+    "vllm.v1.metrics.stats": {"PrefillStats": type("PrefillStats", (), {})},
+    "vllm.v1.request": {"Request": Request, "RequestStatus": RequestStatus},
+    "vllm.v1.utils": {"ConstantList": ConstantList},
+    "vllm_omni.metrics": {"OrchestratorAggregator": object},
+}
+"""What the chunk adapter's modules need besides."""
 OPTIONAL_STAND_INS: dict[str, dict[str, Any]] = {
     # reads YAML for the engine; the connector never calls it
     "omegaconf": {name: type(name, (), {}) for name in ("DictConfig", "OmegaConf")},
@@ -62,9 +80,19 @@ class Peer(NamedTuple):
 
     @property
     def title(self) -> str:
-        names = ", ".join(sorted({*STAND_INS, *OPTIONAL_STAND_INS} - {"vllm"}))
+        return f"SharedMemoryConnector of {self._told({*STAND_INS, *OPTIONAL_STAND_INS})}"
+
+    @property
+    def adapter_title(self) -> str:
+        stand_ins = {*STAND_INS, *OPTIONAL_STAND_INS, *ADAPTER_STAND_INS}
+        return f"OmniChunkTransferAdapter over SharedMemoryConnector of {self._told(stand_ins)}"
+
+    def _told(self, stand_ins: set[str]) -> str:
+        names = ", ".join(
+            sorted(stand_ins - {"vllm", "vllm.distributed", "vllm.v1", "vllm.v1.metrics"})
+        )
         return (
-            f"SharedMemoryConnector of vllm-omni {self.version}, its modules unmodified "
+            f"vllm-omni {self.version}, its modules unmodified "
             f"(package __init__ files left out; stand-ins for: {names})"
         )
 
@@ -100,6 +128,24 @@ def connector(peer: Peer) -> Any:
     Raises:
         PeerUnavailable: a module of it differs from the published wheel or cannot be imported.
     """
+    # the connector imports the second at its first put; loaded here so that its hash is checked too
+    serialization = "vllm_omni.distributed.omni_connectors.utils.serialization"
+    return _load(peer, CONNECTOR, serialization).SharedMemoryConnector
+
+
+def chunk_adapter(peer: Peer) -> Any:
+    """The class of its chunk adapter, imported into this process.
+
+    Raises:
+        PeerUnavailable: a module of it differs from the published wheel or cannot be imported.
+    """
+    for name, contents in ADAPTER_STAND_INS.items():
+        _stand_in(name, contents)
+    serialization = "vllm_omni.distributed.omni_connectors.utils.serialization"
+    return _load(peer, ADAPTER, CONNECTOR, serialization).OmniChunkTransferAdapter
+
+
+def _load(peer: Peer, wanted: str, *besides: str) -> Any:
     for name in PACKAGES:
         package = types.ModuleType(name)
         package.__path__ = [str(Path(peer.root, *name.split(".")[1:]))]
@@ -110,13 +156,13 @@ def connector(peer: Peer) -> Any:
     for name, contents in STAND_INS.items():
         _stand_in(name, contents)
     try:
-        module = importlib.import_module(CONNECTOR)
-        # the connector imports it at its first put; loaded here so that its hash is checked too
-        importlib.import_module("vllm_omni.distributed.omni_connectors.utils.serialization")
+        module = importlib.import_module(wanted)
+        for name in besides:
+            importlib.import_module(name)
     except ImportError as error:
-        raise PeerUnavailable(f"{CONNECTOR} of vllm-omni {peer.version}: {error}") from error
+        raise PeerUnavailable(f"{wanted} of vllm-omni {peer.version}: {error}") from error
     _verify(peer)
-    return module.SharedMemoryConnector
+    return module
 
 
 def _stand_in(name: str, contents: dict[str, Any]) -> None:

@@ -16,7 +16,15 @@ from typing import Any
 
 from .line import Line, LineClosed
 
-PROGRAMS = ("sides.ours", "sides.bare", "sides.peer", "ticker_worker", "parked_worker")
+PROGRAMS = (
+    "sides.ours",
+    "sides.bare",
+    "sides.peer",
+    "sides.stream_ours",
+    "sides.stream_peer",
+    "ticker_worker",
+    "parked_worker",
+)
 """Modules of this package with a function ``work(line, friends, job)``, plain or a coroutine."""
 
 
