@@ -27,6 +27,7 @@ Never: imports anything but the standard library.
         ├── StreamAborted               .reason
         ├── StreamClosed
         ├── StreamEmpty
+        ├── StreamStalled (TimeoutError)                                         .chunk .timeout
         ├── SequenceGap                 .expected .received
         └── BackPressure
 """
@@ -56,6 +57,7 @@ __all__ = [
     "StreamClosed",
     "StreamEmpty",
     "StreamError",
+    "StreamStalled",
     "TransferCancelled",
     "TransferError",
     "TransferTimeout",
@@ -274,6 +276,17 @@ class StreamEmpty(StreamError):
     """Nothing has arrived yet: read again later."""
 
     retryable = True
+
+
+class StreamStalled(StreamError, TimeoutError):
+    """``chunk`` did not come for ``timeout`` seconds, and the stream was given up for that."""
+
+    def __init__(
+        self, message: str = "", *, chunk: int = 0, timeout: float | None = None, **where: Any
+    ) -> None:
+        super().__init__(message, **where)
+        self.chunk = chunk
+        self.timeout = timeout
 
 
 class SequenceGap(StreamError):
