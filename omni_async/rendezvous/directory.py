@@ -15,6 +15,7 @@ Never: reaches a clock, a channel or an engine; frees memory that a claim or a r
 from __future__ import annotations
 
 import enum
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 
@@ -212,7 +213,9 @@ class Directory:
         gone = []
         for entry in self._entries.values():
             if entry.expires > now:
-                break  # in order of time: every entry lives equally long
+                if entry.expires == math.inf:
+                    continue
+                break  # in order of time: every other entry lives equally long
             if not entry.claims and entry.ahead is None:
                 gone.append(entry)
         for entry in gone:
@@ -224,6 +227,8 @@ class Directory:
         late = []
         for entry in self._entries.values():
             if entry.expires > now:
+                if entry.expires == math.inf:
+                    continue
                 break
             if entry.ahead is not None:
                 entry.overdue = True
@@ -240,6 +245,6 @@ class Directory:
     def next_expiry(self) -> float | None:
         """When :meth:`expire` is worth calling; ``None`` while there is nothing to wait for."""
         for entry in self._entries.values():
-            if not entry.claims and not entry.overdue:
+            if not entry.claims and not entry.overdue and entry.expires < math.inf:
                 return entry.expires
         return None

@@ -21,7 +21,7 @@ Cancel     receiver        I no longer want this; a Pull is still answered by Do
                            of a stream: I have left it
 Release    receiver        I will not touch your memory for this operation any more;
                            ``consumed`` tells whether the payload was delivered;
-                           of a stream: its End is here
+                           of a stream: all of it is here
 Open       reader          I read this stream from its begin; ``credit`` chunks may be sent
 Chunk      writer          the next item of a stream: inline, or filed under a key
 Segment    writer          a boundary inside a stream that goes on
@@ -153,6 +153,8 @@ class Credit(Message, tag=10):
     op: int
     chunks: int
     """Counted from the stream's begin: said twice or late it changes nothing."""
+    taken: int = 0
+    """Chunks that the reader is done with, counted likewise."""
 
 
 class Ping(Message, tag=11):

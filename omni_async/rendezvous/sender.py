@@ -85,7 +85,8 @@ class Sender:
     def put(
         self, key: TransferKey, payload: Payload, owner: str, consumers: int, now: float
     ) -> None:
-        """Offer a payload, first to those who wait for it.
+        """Offer a payload, first to those who wait for it; one that is put ``now`` at infinity never
+        expires.
 
         Raises:
             KeyClaimed: a receiver has a claim on the payload that was put before.
@@ -120,7 +121,7 @@ class Sender:
         elif isinstance(message, Open):
             self.streams.receive(peer, message)
         elif isinstance(message, Credit):
-            self.streams.credit((peer, message.op), message.chunks)
+            self.streams.credit((peer, message.op), message)
         elif isinstance(message, Bye):
             self._bye(peer, message)
         else:

@@ -2,6 +2,13 @@
 
 In: readers, words of the sender, ends of the line. Out: words to send, items in order, readers to be told.
 Never: hands an item over twice or out of order, reaches a clock, looks into a chunk.
+
+::
+
+    ASKING ──first item──> BEGUN ──End──> OVER ──last larger chunk is here──> (gone, Release)
+       │                     ├──────────────┴──Fail, loss of the line──> (gone)
+       │                     └── leave ──> (gone, Cancel)
+       └── loss of the line: asks the next sender
 """
 
 from __future__ import annotations
@@ -10,7 +17,19 @@ from collections import deque
 from collections.abc import Callable
 
 from ..model import TransferKey
-from .messages import Cancel, Chunk, Credit, End, Fail, Item, Message, Open, Release, Segment
+from .messages import (
+    Cancel,
+    Chunk,
+    Credit,
+    End,
+    Fail,
+    FailCode,
+    Item,
+    Message,
+    Open,
+    Release,
+    Segment,
+)
 
 
 class Gap:
@@ -31,8 +50,8 @@ class Inlet:
     """One stream as its reader sees it."""
 
     __slots__ = (
-        "arrived", "begun", "chunks", "early", "granted", "items", "key", "op", "over", "stir", "taken",
-        "window",
+        "arrived", "begun", "chunks", "early", "fetching", "granted", "items", "key", "op", "over", "stir",
+        "taken", "window",
     )  # fmt: skip
 
     def __init__(self, op: int, key: TransferKey, window: int) -> None:
@@ -44,6 +63,8 @@ class Inlet:
         self.items = 0
         """Items that have arrived in order."""
         self.chunks = 0
+        self.fetching = 0
+        """Chunks of these that are larger, and not here yet."""
         self.taken = 0
         """Chunks that the reader is done with."""
         self.arrived: deque[Arrived] = deque()
@@ -93,23 +114,38 @@ class Readers:
     def took(self, inlet: Inlet, chunks: int = 1) -> None:
         """The reader is done with so many chunks: as many more may come, told in batches."""
         inlet.taken += chunks
-        if inlet.over:
+        if inlet.over or not inlet.begun:
             return
         fresh = inlet.taken + inlet.window - inlet.granted
         if fresh >= max(1, inlet.window // 2):
             inlet.granted += fresh
-            if inlet.op in self._inlets and inlet.begun:
-                self._say(Credit(inlet.op, inlet.granted), True)
+            self._say(Credit(inlet.op, inlet.granted, inlet.taken), True)
+
+    def fetched(self, inlet: Inlet) -> None:
+        """A larger chunk is here, or will never be."""
+        inlet.fetching -= 1
+        if inlet.over and not inlet.fetching and inlet.op in self._inlets:
+            self._release(inlet, False)
 
     def leave(self, inlet: Inlet) -> None:
         """The reader wants no more of it. Idempotent."""
-        if self._inlets.pop(inlet.op, None) is not None and self._connected:
-            self._say(Cancel(inlet.op), True)
+        if inlet.op in self._inlets:
+            if inlet.over:
+                self._release(inlet, True)
+            else:
+                del self._inlets[inlet.op]
+                if self._connected:
+                    self._say(Cancel(inlet.op), True)
         inlet.over = True
         inlet.arrived.clear()
         inlet.early.clear()
 
+    def _release(self, inlet: Inlet, urgent: bool) -> None:
+        del self._inlets[inlet.op]
+        self._say(Release(inlet.op, True), urgent)
+
     def _ask(self, inlet: Inlet) -> None:
+        inlet.granted = inlet.window
         self._say(Open(inlet.op, *inlet.key, inlet.granted), True)
 
     # --- the line ---------------------------------------------------------------------------------
@@ -126,6 +162,11 @@ class Readers:
         for inlet in [inlet for inlet in self._inlets.values() if inlet.begun]:
             self._finish(inlet, None)
 
+    def refused(self, text: str) -> None:
+        """Somebody is there who will never answer: what waits for him ends."""
+        for inlet in [inlet for inlet in self._inlets.values() if not inlet.begun]:
+            self._finish(inlet, Fail(inlet.op, FailCode.REFUSED, text))
+
     def receive(self, message: Item | Fail) -> bool:
         """A word about a stream; ``False`` for a Fail that is about something else."""
         inlet = self._inlets.get(message.op)
@@ -134,13 +175,15 @@ class Readers:
                 return False
             self.ignored += 1
             return True
-        inlet.begun = True
+        if not inlet.begun:
+            inlet.begun = True
+            self.took(inlet, 0)  # its window may have grown since it asked
         if isinstance(message, Fail):
             self._finish(inlet, message)
+        elif inlet.over or message.seq < inlet.items or message.seq in inlet.early:
+            self.ignored += 1
         elif message.seq == inlet.items:
             self._take(inlet, message)
-        elif message.seq < inlet.items or message.seq in inlet.early:
-            self.ignored += 1
         elif len(inlet.early) >= 2 * inlet.window + 2:
             self._say(Cancel(inlet.op), True)
             self._finish(inlet, Gap(inlet.items, message.seq))
@@ -151,15 +194,19 @@ class Readers:
 
     def _take(self, inlet: Inlet, item: Item) -> None:
         following: Item | None = item
-        while following is not None and not inlet.over:
+        while following is not None:
             inlet.items += 1
             assert isinstance(following, (Chunk, Segment, End))
-            if isinstance(following, End):
-                self._say(Release(inlet.op, True), False)
-                self._finish(inlet, following)
-                return
-            inlet.chunks += isinstance(following, Chunk)
             inlet.arrived.append(following)
+            if isinstance(following, Chunk):
+                inlet.chunks += 1
+                inlet.fetching += following.inline is None
+            elif isinstance(following, End):
+                inlet.over = True
+                inlet.early.clear()
+                if not inlet.fetching:
+                    self._release(inlet, False)
+                break
             following = inlet.early.pop(inlet.items, None) if inlet.early else None
         self.stirred.append(inlet)
 
@@ -167,5 +214,5 @@ class Readers:
         inlet.arrived.append(last)
         inlet.over = True
         inlet.early.clear()
-        self._inlets.pop(inlet.op, None)
+        del self._inlets[inlet.op]
         self.stirred.append(inlet)

@@ -5,88 +5,25 @@ Never: sends a reader more chunks than it gave credit for, reaches a clock, look
 
 ::
 
-    UNREAD ──Open──> READ ──End is sent──> ENDED ──Release──> (gone)
-       │               ├──Cancel, peer's end──> BROKEN
-       └── End is queued, and waits for a reader: replaced by a new writer of its key, or expires
+    UNREAD ──Open──> READ ──end──> ENDED ──its End is sent──> OVER ──Release──> (gone)
+       │               └────────────┴── Cancel, peer's end ────┴──> BROKEN
+       └──end──> ended UNREAD ──> replaced by a new stream of its key, or expires
+
+A key is free for the next stream as soon as one that has a reader has ended.
 """
 
 from __future__ import annotations
 
-import enum
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 
 from ..model import TransferKey
-from .directory import Ref
-from .messages import Chunk, End, Fail, FailCode, Message, Open, Segment
+from .directory import TOMBSTONES, Ref
+from .messages import Chunk, Credit, End, Fail, FailCode, Message, Open, Segment
+from .outlet import Broken, Outlet
+from .seen import Seen
 
-
-class Broken(enum.Enum):
-    """Why a writer may send no more."""
-
-    LEFT = "its reader has left it"
-    LOST = "its reader went away"
-    CLEANED = "it was ended by cleanup"
-    CLOSED = "the transport was closed"
-    REPLACED = "another writer has begun a stream under its key"
-
-
-class Outlet:
-    """One stream as its writer sees it."""
-
-    __slots__ = (
-        "backlog", "broken", "chunks", "ended", "ended_at", "filed", "granted", "items", "key", "number",
-        "opened_with", "ref", "stir", "told", "window",
-    )  # fmt: skip
-
-    def __init__(self, number: int, key: TransferKey, window: int) -> None:
-        self.number = number
-        self.key = key
-        self.window = window
-        """Chunks that may wait here for a reader that has not come yet."""
-        self.ref: Ref | None = None
-        self.opened_with = 0
-        """Credit that the reader came with."""
-        self.granted = 0
-        """Chunks that the reader has given credit for, from the begin on."""
-        self.chunks = 0
-        """Chunks that the writer has handed over."""
-        self.told = 0
-        """Chunks of these that were sent."""
-        self.items = 0
-        self.backlog: deque[Chunk | Segment | End] = deque()
-        self.ended = False
-        self.ended_at = 0.0
-        self.broken: Broken | None = None
-        self.filed: deque[TransferKey] = deque(maxlen=window)
-        """What the newest larger chunks are put under: older ones have been taken."""
-        self.stir: Callable[[], None] = _nobody
-        """Whom to call for what is in :attr:`Writers.stirred`."""
-
-    @property
-    def room(self) -> int:
-        """Chunks the writer may hand over now."""
-        limit = self.window if self.ref is None else self.granted
-        return max(0, limit - self.chunks)
-
-    @property
-    def credits(self) -> int:
-        """The same, of a stream that has not ended."""
-        return 0 if self.ended else self.room
-
-    @property
-    def queued(self) -> int:
-        """Chunks that wait here for a reader or its credit."""
-        return self.chunks - self.told
-
-    @property
-    def in_flight(self) -> int:
-        """Chunks that were sent and that the reader is not known to be done with."""
-        return self.told - (self.granted - self.opened_with)
-
-
-def _nobody() -> None:
-    """Until a writer holds the outlet."""
+_SECOND = "the stream has a reader already, and one is all it can have"
 
 
 class Writers:
@@ -96,17 +33,20 @@ class Writers:
         self._say = say
         self.stirred: list[Outlet] = []
         """Outlets whose writers have something to learn: credit, or that they are broken."""
-        self.forsaken: list[Outlet] = []
-        """Outlets whose chunks nobody will take any more: what is filed for them can go."""
+        self.obsolete: list[TransferKey] = []
+        """What nobody will take any more of what is filed for streams."""
         self.ignored = 0
+        self.unread = 0
+        """Streams that have ended and that nobody has read to the end."""
         self._numbers = 0
         self._outlets: dict[TransferKey, Outlet] = {}
-        """By key: the stream a reader would get now."""
+        """By key: the stream that a reader would get now, or is reading while it is written."""
         self._read: dict[Ref, Outlet] = {}
         self._waiting: dict[TransferKey, dict[Ref, int]] = {}
         """Readers that came first, with their credit."""
         self._waits_for: dict[Ref, TransferKey] = {}
-        self._last_open: dict[int, int] = {}
+        self._seen: dict[int, Seen] = {}
+        self._expired: OrderedDict[TransferKey, None] = OrderedDict()
 
     # --- writers ----------------------------------------------------------------------------------
 
@@ -120,12 +60,15 @@ class Writers:
             if not known.ended:
                 return None
             self._break(known, Broken.REPLACED)
+        self._expired.pop(key, None)
         self._numbers += 1
         outlet = self._outlets[key] = Outlet(self._numbers, key, window)
-        waiting = self._waiting.get(key)
-        if waiting:
-            ref = next(iter(waiting))
-            self._attach(outlet, ref, self._unwait(ref))
+        for ref in list(self._waiting.get(key, ())):
+            credit = self._unwait(ref)
+            if outlet.ref is None:
+                self._attach(outlet, ref, credit)
+            else:
+                self._refuse(ref, FailCode.CLOSED, _SECOND)
         return outlet
 
     def chunk(self, outlet: Outlet, sizes: list[int], inline: bytes, at: int = 0) -> None:
@@ -136,7 +79,7 @@ class Writers:
     def filed_chunk(self, outlet: Outlet, nbytes: int, key: TransferKey, at: int = 0) -> None:
         """The next chunk, a larger one that was put under this key."""
         outlet.chunks += 1
-        outlet.filed.append(key)
+        outlet.filed.append((outlet.chunks, key))
         self._put(outlet, Chunk(0, outlet.items, [nbytes], None, key.key, at))
 
     def segment(self, outlet: Outlet) -> None:
@@ -148,79 +91,90 @@ class Writers:
         if outlet.ended or outlet.broken is not None:
             return
         outlet.ended, outlet.ended_at = True, now
+        self.unread += 1
+        if outlet.ref is not None:
+            del self._outlets[outlet.key]
         self._put(outlet, End(0, outlet.items, reason))
 
     def _put(self, outlet: Outlet, item: Chunk | Segment | End) -> None:
         outlet.items += 1
-        if outlet.ref is None or outlet.backlog:
+        ref = outlet.ref
+        if ref is None or outlet.backlog or (type(item) is Chunk and outlet.told >= outlet.granted):
             outlet.backlog.append(item)
         else:
-            self._tell(outlet, outlet.ref, item)
+            self._tell(outlet, ref, item)
 
     def _tell(self, outlet: Outlet, ref: Ref, item: Chunk | Segment | End) -> None:
         item.op = ref[1]
+        outlet.told += type(item) is Chunk
         self._say(ref, item)
-        if type(item) is Chunk:
-            outlet.told += 1
-        elif type(item) is End and self._outlets.get(outlet.key) is outlet:
-            del self._outlets[outlet.key]  # the key is free; the stream stays until the Release
 
-    def _flush(self, outlet: Outlet) -> None:
-        backlog, ref = outlet.backlog, outlet.ref
-        while backlog and ref is not None:
-            if type(backlog[0]) is Chunk and outlet.told >= outlet.granted:
-                break
+    def _flush(self, outlet: Outlet, ref: Ref) -> None:
+        backlog = outlet.backlog
+        while backlog and (type(backlog[0]) is not Chunk or outlet.told < outlet.granted):
             self._tell(outlet, ref, backlog.popleft())
 
     # --- readers ----------------------------------------------------------------------------------
 
     def receive(self, peer: int, message: Open) -> None:
         """A reader has come."""
-        if message.op <= self._last_open.get(peer, 0) or message.credit < 1:
+        if message.credit < 1 or not self._hear(peer, message.op):
             self.ignored += 1
             return
-        self._last_open[peer] = message.op
         ref = (peer, message.op)
         key = TransferKey(message.from_stage, message.to_stage, message.key)
         outlet = self._outlets.get(key)
-        if outlet is None:
+        if outlet is not None and outlet.ref is None:
+            self._attach(outlet, ref, message.credit)
+        elif outlet is not None:
+            self._refuse(ref, FailCode.CLOSED, _SECOND)
+        elif key in self._expired:
+            self._refuse(ref, FailCode.EXPIRED, Broken.EXPIRED.value)
+        else:
             self._waiting.setdefault(key, {})[ref] = message.credit
             self._waits_for[ref] = key
-        elif outlet.ref is None:
-            self._attach(outlet, ref, message.credit)
-        else:
-            text = "the stream has a reader already, and one is all it can have"
-            self._say(ref, Fail(ref[1], FailCode.REFUSED, text))
+
+    def _hear(self, peer: int, op: int) -> bool:
+        seen = self._seen.get(peer)
+        if seen is None:
+            seen = self._seen[peer] = Seen()
+        return seen.add(op)
 
     def _attach(self, outlet: Outlet, ref: Ref, credit: int) -> None:
-        outlet.ref, outlet.granted, outlet.opened_with = ref, credit, credit
+        outlet.ref, outlet.granted = ref, credit
         self._read[ref] = outlet
-        self._flush(outlet)
+        if outlet.ended:
+            del self._outlets[outlet.key]
+        self._flush(outlet, ref)
         self.stirred.append(outlet)
 
-    def credit(self, ref: Ref, chunks: int) -> None:
+    def credit(self, ref: Ref, message: Credit) -> None:
         """More chunks may be sent."""
         outlet = self._read.get(ref)
-        if outlet is None or chunks <= outlet.granted:
+        if outlet is None or message.chunks <= outlet.granted:
             self.ignored += 1
             return
-        outlet.granted = chunks
-        self._flush(outlet)
+        outlet.granted = message.chunks
+        outlet.taken = min(message.taken, outlet.told)
+        filed = outlet.filed
+        while filed and filed[0][0] <= outlet.taken:
+            self.obsolete.append(filed.popleft()[1])
+        self._flush(outlet, ref)
         self.stirred.append(outlet)
 
     def left(self, ref: Ref, *, done: bool) -> bool:
-        """A reader has left, or (``done``) has the end. Whether the operation was a stream's."""
+        """A reader has left, or (``done``) has all of it. Whether the operation was a stream's."""
         if ref in self._waits_for:
             self._unwait(ref)
             return True
         outlet = self._read.get(ref)
         if outlet is None:
+            if not done:
+                self._hear(*ref)  # should its Open come after it
             return False
-        if done:
-            del self._read[ref]
-            if not outlet.ended:  # a reader that calls a stream over before its writer does
-                self._break(outlet, Broken.LEFT)
-        else:
+        if done and outlet.over:
+            self._forget(outlet)
+        else:  # also one that calls a stream over before its writer does
             self._break(outlet, Broken.LEFT)
         return True
 
@@ -236,71 +190,79 @@ class Writers:
 
     def peer_ended(self, peer: int) -> None:
         """The line to a receiver is gone, and with it its readers."""
-        self._last_open.pop(peer, None)
+        self._seen.pop(peer, None)
         for ref in [ref for ref in self._waits_for if ref[0] == peer]:
             self._unwait(ref)
-        for ref, outlet in [pair for pair in self._read.items() if pair[0][0] == peer]:
+        for outlet in [outlet for ref, outlet in self._read.items() if ref[0] == peer]:
             self._break(outlet, Broken.LOST)
-            self._read.pop(ref, None)
 
     def cleanup(self, owner: str) -> int:
         """Drop the streams of a key of that name, and the readers that wait for one; how many."""
-        count = 0
-        for outlet in [o for o in self.every() if o.key.key == owner]:
-            if outlet.ref is not None and not outlet.ended:
-                self._refuse(outlet.ref)
-            self._break(outlet, Broken.CLEANED)
-            count += 1
-        for ref in [ref for ref, key in self._waits_for.items() if key.key == owner]:
-            self._unwait(ref)
-            self._refuse(ref)
-        return count
-
-    def _refuse(self, ref: Ref) -> None:
         text = "the sender has cleaned up this request"
-        self._say(ref, Fail(ref[1], FailCode.CANCELLED, text))
+        ended = [outlet for outlet in self.every() if outlet.key.key == owner]
+        for outlet in ended:
+            if outlet.ref is not None:  # also where the end was sent: larger chunks may be missing
+                self._refuse(outlet.ref, FailCode.CANCELLED, text)
+            self._break(outlet, Broken.CLEANED)
+        waiting = [ref for ref, key in self._waits_for.items() if key.key == owner]
+        for ref in waiting:
+            self._unwait(ref)
+            self._refuse(ref, FailCode.CANCELLED, text)
+        return len(ended) + len(waiting)
+
+    def _refuse(self, ref: Ref, code: FailCode, text: str) -> None:
+        self._say(ref, Fail(ref[1], code, text))
 
     def expire(self, before: float) -> int:
         """Drop what ended before that time and that nobody has begun to read; how many."""
         old = [o for o in self._outlets.values() if o.ended and o.ended_at <= before]
         for outlet in old:
-            self._break(outlet, Broken.LOST)
+            self._break(outlet, Broken.EXPIRED)
+            self._expired[outlet.key] = None
+        while len(self._expired) > TOMBSTONES:
+            self._expired.popitem(last=False)
         return len(old)
 
+    def oldest(self) -> float | None:
+        """When the first of those ended that nobody has begun to read."""
+        return min((o.ended_at for o in self._outlets.values() if o.ended), default=None)
+
     def close(self, reason: str) -> int:
-        """End every stream; how many nobody had read to its end."""
-        open_ones = list(self.every())
-        for outlet in open_ones:
-            if outlet.ref is not None and not outlet.ended:
-                self._say(outlet.ref, End(outlet.ref[1], outlet.items, reason))
+        """End every stream; how many had ended and nobody had read to the end."""
+        count = self.unread
+        for outlet in list(self.every()):
+            ref = outlet.ref
+            if ref is not None and not outlet.over:
+                self._say(ref, End(ref[1], outlet.items - len(outlet.backlog), reason))
             self._break(outlet, Broken.CLOSED)
-        return len(open_ones)
+        return count
 
     def _break(self, outlet: Outlet, why: Broken) -> None:
+        outlet.broken = why
+        self._forget(outlet)
+        self.stirred.append(outlet)
+
+    def _forget(self, outlet: Outlet) -> None:
         if self._outlets.get(outlet.key) is outlet:
             del self._outlets[outlet.key]
         if outlet.ref is not None:
-            self._read.pop(outlet.ref, None)
+            del self._read[outlet.ref]
+        self.unread -= outlet.ended
         outlet.backlog.clear()
-        if outlet.broken is None:
-            outlet.broken = why
-            self.stirred.append(outlet)
-            self.forsaken.append(outlet)
+        self.obsolete += [key for _, key in outlet.filed]
+        outlet.filed.clear()
 
     # --- for people -------------------------------------------------------------------------------
 
-    def every(self) -> Iterable[Outlet]:
+    def every(self) -> Iterator[Outlet]:
         """Streams that are open, or that nobody has read to the end."""
-        return {o.number: o for o in (*self._outlets.values(), *self._read.values())}.values()
+        yield from self._read.values()
+        for outlet in self._outlets.values():
+            if outlet.ref is None:
+                yield outlet
 
     def __len__(self) -> int:
-        """Streams that are open, or that nobody has read to the end."""
-        return len(list(self.every()))
-
-    @property
-    def unread(self) -> int:
-        """Streams that have ended and that nobody has read to the end."""
-        return sum(outlet.ended for outlet in self.every())
+        return len(self._read) + sum(outlet.ref is None for outlet in self._outlets.values())
 
     @property
     def waiting(self) -> int:

@@ -149,13 +149,13 @@ class DirectTransport(Transport):
 
     def writer(self, where: TransferKey, window: int) -> ChunkWriter:
         assert self._sending is not None
-        return DirectWriter(self._wiring, self._sending, self._breath, where, window)
+        return DirectWriter(self._wiring, self._sending, self._bound, self._breath, where, window)
 
     def reader(
         self, where: TransferKey, window: int, metadata: Mapping[str, Any] | None
     ) -> ChunkReader:
         assert self._receiving is not None
-        return DirectReader(self._wiring, self._receiving, where, window, metadata)
+        return DirectReader(self._wiring, self._receiving, self._bound, where, window, metadata)
 
     async def allocate(self, nbytes: int, *, timeout: Timeout = DEFAULT) -> ManagedBuffer:
         self._check("sender")

@@ -86,6 +86,8 @@ class Edge:
     def reader(self, key: str, *, window: int | None = None, metadata: Any = None) -> ChunkReader:
         """The reading end of a stream; see :meth:`stream`."""
         where = self.transport.enter("receiver", *self.name, key)
+        if metadata is not None and not isinstance(metadata, Mapping):
+            raise UsageError(f"metadata must be a mapping or None, not {metadata!r}")
         return self.transport.reader(where, self._window(window), metadata)
 
     def _window(self, window: int | None) -> int:

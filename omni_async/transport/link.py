@@ -124,6 +124,8 @@ class Link:
             if operation.phase is Phase.PARKED:
                 refusal = ProtocolError(str(error), peer=self.address)
                 self._completions.resolve(operation.id, refusal)
+        self.core.streams.refused(str(error))
+        self.pump()
 
     # --- channel handler --------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ Never: touches a sender's memory after it told the sender that it would not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from ..errors import (
@@ -52,7 +52,9 @@ class OpenStream(Protocol):
         """End it; whether it was going on."""
         ...
 
-    def close(self, reason: str) -> None: ...
+    def close(self, reason: str) -> Iterable[asyncio.Future[Any]]:
+        """End it; what is still on its way to its end."""
+        ...
 
 
 class Receiving:
@@ -72,6 +74,8 @@ class Receiving:
             wiring.pool.on_shrink = self._shrunk
         self._waits = Waits(wiring.loop)
         self.streams: set[OpenStream] = set()
+        self._ending: list[asyncio.Future[Any]] = []
+        self._closed = False
 
     @property
     def parked(self) -> int:
@@ -106,10 +110,10 @@ class Receiving:
             link = None if metadata else self._by_stage.get(where.from_stage)
             if link is None:
                 link = self._link(where, metadata)
+            link.poll()
         began = wiring.loop.time()
         if len(wiring.drops):
             wiring.drops.drain()  # their words travel with the Want
-        link.poll()
         if limit == 0.0:
             await self._ask_once(link, where)
             limit = ASK_SECONDS
@@ -140,7 +144,13 @@ class Receiving:
         metadata: Mapping[str, Any] | None,
         stream: OpenStream,
     ) -> tuple[Link, Inlet]:
-        """Ask for a stream; ``stream`` is told when this receiver is closed or cleans up."""
+        """Ask for a stream; ``stream`` is told when this receiver is closed or cleans up.
+
+        Raises:
+            ClosedError: the transport is closed.
+        """
+        if self._closed:
+            raise ClosedError(f"transport {self._wiring.endpoint} is closed")
         link = self._link(where, metadata)
         inlet = link.core.streams.open(where, window)
         self.streams.add(stream)
@@ -206,18 +216,20 @@ class Receiving:
     async def settle(self, timeout: float) -> None:
         """Wait for reads under way: their slots are theirs until then."""
         reads = [task for link in self._links.values() for task in link.reads]
-        if reads:
-            await asyncio.wait(reads, timeout=timeout)
+        under_way = [*reads, *self._ending]
+        if under_way:
+            await asyncio.wait(under_way, timeout=timeout)
 
     def abandon(self) -> None:
         """Wait for nothing: reads under way keep what they need themselves."""
 
     def close(self, reason: str) -> None:
         """End all links; waiting gets end with ``ClosedError``. Living views keep their memory."""
+        self._closed = True
         self._completions.close(ClosedError(reason))
         self._waits.deadlines.close()
         for stream in list(self.streams):
-            stream.close(reason)
+            self._ending += stream.close(reason)
         self.streams.clear()
         for link in self._links.values():
             link.close(reason)

@@ -7,9 +7,10 @@ Never: frees a slot that a receiver or an engine may still touch.
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
-from ..codec import encode
+from ..codec import Encoded, encode
 from ..errors import (
     ClosedError,
     KeyExists,
@@ -20,8 +21,8 @@ from ..errors import (
 from ..model import Receipt, TransferKey, Verb
 from ..observe.log import get_logger
 from ..rendezvous.directory import Entry
+from ..rendezvous.outlet import Outlet
 from ..rendezvous.sender import Sender
-from ..rendezvous.stream_writers import Outlet
 from .placing import place
 from .receivers import Receivers
 from .wiring import Wiring
@@ -55,6 +56,7 @@ class Sending:
         self._drained: list[asyncio.Future[None]] = []
         self._unsettled: list[asyncio.Future[None]] = []
         """Puts that wait for word of a claim."""
+        self._puts = 0
         self._closed = False
         self._reason = ""
 
@@ -67,15 +69,25 @@ class Sending:
         self.address = self._listener.address
 
     async def put(
-        self, where: TransferKey, value: Any, owner: str, consumers: int, limit: float | None
+        self,
+        where: TransferKey,
+        value: Any,
+        owner: str,
+        consumers: int,
+        limit: float | None,
+        chunk: Encoded | None = None,
     ) -> Receipt:
-        """Encode, place and offer."""
+        """Encode, place and offer.
+
+        Args:
+            chunk: (of a stream) the value, encoded already; it lives for as long as its stream wants it.
+        """
         wiring, core = self._wiring, self.core
         now = wiring.loop.time()
         deadline = None if limit is None else now + limit
         if core.directory.get(where) is not None:
             await self._make_way(where, deadline)
-        encoded = encode(value)
+        encoded = encode(value) if chunk is None else chunk
         try:
             payload = await place(wiring, encoded, owner, deadline)
         except TransferError as error:
@@ -88,15 +100,17 @@ class Sending:
                 await self._make_way(where, deadline)
             if self._closed:
                 raise ClosedError(f"transport {wiring.endpoint} was closed during the put")
-            core.put(where, payload, owner, consumers, wiring.loop.time())
+            until = wiring.loop.time() if chunk is None else math.inf
+            core.put(where, payload, owner, consumers, until)
         except BaseException:
             payload.drop()
             raise
         self.pump()
+        self._puts += 1
         if self._expiry is None:
             self._set_expiry()
         if self._idle is None:
-            self._idle = wiring.loop.call_later(IDLE_SECONDS, self._trim, wiring.counters.puts)
+            self._idle = wiring.loop.call_later(IDLE_SECONDS, self._trim, self._puts)
         return Receipt(
             encoded.nbytes,
             {
@@ -175,7 +189,12 @@ class Sending:
         )
 
     def open_stream(self, where: TransferKey, window: int) -> Outlet | None:
-        """Begin a stream; ``None`` while another writer has one open under this key."""
+        """Begin a stream; ``None`` while another writer has one open under this key.
+
+        Raises:
+            ClosedError: the transport is closed.
+        """
+        self.check_open()
         outlet = self.core.streams.open(where, window)
         self.pump()
         if self._expiry is None:
@@ -191,11 +210,10 @@ class Sending:
         """Send what the core has to say and begin what it has to write."""
         core = self.core
         streams = core.streams
-        if streams.forsaken:
-            for outlet in streams.forsaken:
-                for key in outlet.filed:
-                    core.drop(key)
-            streams.forsaken.clear()
+        if streams.obsolete:
+            for key in streams.obsolete:
+                core.drop(key)
+            streams.obsolete.clear()
         if core.outbox:
             for peer, message in core.outbox:
                 channel = self._receivers.channels.get(peer)
@@ -224,9 +242,13 @@ class Sending:
     def _set_expiry(self) -> None:
         self._expiry = None
         if not self._closed and (len(self.core.directory) or len(self.core.streams)):
+            ttl = self._wiring.options.ttl
             when = self.core.directory.next_expiry()
-            if when is None:  # all are claimed; some may come back
-                when = self._wiring.loop.time() + self._wiring.options.ttl
+            if when is None:  # all are claimed, or streams' own; some may come back
+                when = self._wiring.loop.time() + ttl
+            ended = self.core.streams.oldest()
+            if ended is not None:
+                when = min(when, ended + ttl)
             self._expiry = self._wiring.loop.call_at(when, self._expire)
 
     def _expire(self) -> None:
@@ -243,7 +265,7 @@ class Sending:
     def _trim(self, puts: int) -> None:
         """Give pages back to the system piece by piece, once nothing was put for a while."""
         wiring = self._wiring
-        loop, now = wiring.loop, wiring.counters.puts
+        loop, now = wiring.loop, self._puts
         if now != puts:
             self._idle = loop.call_later(IDLE_SECONDS, self._trim, now)
         elif wiring.pool.trim(IDLE_KEEP, at_most=IDLE_PIECE):
@@ -295,8 +317,8 @@ class Sending:
                 timer.cancel()
         self._reason = reason
         self._receivers.poll()
-        count = self.core.streams.unread
-        self.core.streams.close(reason)
+        count = self.core.streams.close(reason)
+        self.pump()  # what was filed for them is no payload that nobody fetched
         count += self.core.close(peers_read=self._peers_read)
         self.pump()
         self._listener.close()

@@ -12,6 +12,7 @@ from time import monotonic_ns
 from typing import Any
 
 from ..._aio.breath import Breath
+from ..._aio.loop import LoopBound
 from ...codec import Encoded, encode
 from ...errors import (
     BackPressure,
@@ -23,10 +24,11 @@ from ...errors import (
     UsageError,
 )
 from ...model import TransferKey
-from ...rendezvous.stream_writers import Broken, Outlet
+from ...rendezvous.outlet import Outlet
 from ..placing import inline_of
 from ..sending import Sending
 from ..wiring import Wiring
+from .ends import named, of_chunk, writer_failure
 from .writer import SENT, ChunkWriter
 
 
@@ -34,15 +36,26 @@ class DirectWriter(ChunkWriter):
     """One outlet of the rendezvous, and who waits for its credit."""
 
     def __init__(
-        self, wiring: Wiring, sending: Sending, breath: Breath, where: TransferKey, window: int
+        self,
+        wiring: Wiring,
+        sending: Sending,
+        bound: LoopBound,
+        breath: Breath,
+        where: TransferKey,
+        window: int,
     ) -> None:
         super().__init__(where)
         self._wiring = wiring
         self._sending = sending
+        self._bound = bound
         self._breath = breath
         self._window = window
         self._outlet: Outlet | None = None
         self._turn = asyncio.Lock()
+        self._queue = 0
+        """Sends that wait for their turn, or have it."""
+        self._filing = ""
+        """Whose memory the chunk is put into that is being put."""
         self._waiter: asyncio.Future[None] | None = None
         self._on_stir: Callable[[], None] = _nobody
 
@@ -54,16 +67,15 @@ class DirectWriter(ChunkWriter):
     def room(self) -> int:
         """Chunks that may be sent now without waiting."""
         outlet = self._outlet
-        return 0 if outlet is None or self._turn.locked() else outlet.room
+        return 0 if outlet is None or self._queue else outlet.room
 
     def _begin(self) -> Awaitable[None]:
+        self._bound.check()
         if self._outlet is not None:
             raise UsageError(f"stream {self.key!r} was entered before; ask the edge for a new one")
         outlet = self._sending.open_stream(self._where, self._window)
         if outlet is None:
-            raise UsageError(
-                f"stream {self.key!r} on {self._where.edge} has a writer already; end that one first"
-            )
+            raise UsageError(f"{named(self._where)} has a writer already; end that one first")
         self._outlet = outlet
         outlet.stir = self._stirred
         self._meter = self._wiring.meters.edge(self._where.edge).open(self.key)
@@ -87,7 +99,7 @@ class DirectWriter(ChunkWriter):
             await asyncio.sleep(0)
             outlet = self._ready()
         try:
-            if self._turn.locked() or not outlet.room or not self._send_inline(outlet, encoded):
+            if self._queue or not outlet.room or not self._send_inline(outlet, encoded):
                 await self._send_in_turn(outlet, encoded, chunk)
         finally:
             self._breath.used()
@@ -101,9 +113,9 @@ class DirectWriter(ChunkWriter):
         """
         outlet = self._ready()
         encoded = encode(chunk)
-        if self._turn.locked() or not outlet.room or not self._send_inline(outlet, encoded):
+        if self._queue or not outlet.room or not self._send_inline(outlet, encoded):
             raise BackPressure(
-                f"stream {self.key!r} on {self._where.edge} takes no more now; await send",
+                f"{named(self._where)} takes no more now; await send",
                 key=self.key,
                 edge=self._where.edge,
             )
@@ -118,25 +130,35 @@ class DirectWriter(ChunkWriter):
         return True
 
     async def _send_in_turn(self, outlet: Outlet, encoded: Encoded, chunk: Any) -> None:
-        async with self._turn:
-            await self._room(outlet)
-            if not self._send_inline(outlet, encoded):
-                await self._send_filed(outlet, chunk)
+        self._queue += 1
+        try:
+            async with self._turn:
+                await self._room(outlet)
+                if not self._send_inline(outlet, encoded):
+                    await self._send_filed(outlet, encoded, chunk)
+        finally:
+            self._queue -= 1
 
-    async def _send_filed(self, outlet: Outlet, chunk: Any) -> None:
+    async def _send_filed(self, outlet: Outlet, encoded: Encoded, chunk: Any) -> None:
         """As a payload of its own, whose key no user can name."""
         sending, began = self._sending, monotonic_ns()
-        key = TransferKey("", self._where.to_stage, f"{outlet.number}/{outlet.chunks}")
+        # Not to be confused with a chunk that a sender before this one has announced.
+        owner = f"{self._wiring.hello.incarnation}/{outlet.number}"
+        key = TransferKey("", self._where.to_stage, f"{owner}/{outlet.chunks}")
+        self._filing = owner
         try:
-            receipt = await sending.put(key, chunk, self.key, 1, None)
+            receipt = await sending.put(key, chunk, owner, 1, None, encoded)
         except TransferError as error:
-            error.key, error.edge = self.key, self._where.edge
-            error.args = (f"chunk {outlet.chunks} of stream {self.key!r}: {error}",)
-            raise
-        if outlet.broken is not None or outlet.ended:
+            self._ready()  # it was given up, because the stream is over
+            raise of_chunk(error, self._where, outlet.chunks) from error.__cause__
+        finally:
+            self._filing = ""
+        try:
+            self._ready()
+        except BaseException:
             sending.core.drop(key)
             sending.pump()
-            self._ready()
+            raise
         sending.core.streams.filed_chunk(outlet, receipt.nbytes, key, began)
         self._meter.sent(receipt.nbytes)
         sending.pump()
@@ -148,10 +170,14 @@ class DirectWriter(ChunkWriter):
 
     async def end_segment(self) -> None:
         outlet = self._ready()
-        async with self._turn:
-            self._ready()
-            self._sending.core.streams.segment(outlet)
-            self._sending.pump()
+        self._queue += 1
+        try:
+            async with self._turn:
+                self._ready()
+                self._sending.core.streams.segment(outlet)
+                self._sending.pump()
+        finally:
+            self._queue -= 1
 
     # --- credit -----------------------------------------------------------------------------------
 
@@ -172,21 +198,29 @@ class DirectWriter(ChunkWriter):
     def _stirred(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-        outlet = self._outlet
-        if outlet is not None and outlet.broken is not None:
-            error = self._broken(outlet.broken)
-            self._meter.end(error, outlet.chunks, dropped=outlet.queued)
+        error = self.failure()
+        if error is not None:
+            self._meter.end(
+                error, self.sent, dropped=self._outlet.queued if self._outlet is not None else 0
+            )
+        if self._filing and (
+            error is not None or (self._outlet is not None and self._outlet.ended)
+        ):
+            # It may wait for space for as long as others hold it.
+            cancelled = TransferCancelled(f"{named(self._where)} is over")
+            self._wiring.pool.cancel_waiters(self._filing, cancelled)
         self._on_stir()
 
     def _ready(self) -> Outlet:
         """The outlet, if a chunk may be sent."""
+        self._bound.check()
         outlet = self._outlet
         if outlet is None:
             raise UsageError(f"stream {self.key!r} has not begun: enter it by 'async with'")
         if outlet.broken is not None:
-            raise self._broken(outlet.broken)
+            raise writer_failure(self._wiring, self._where, outlet.broken)
         if outlet.ended:
-            raise UsageError(f"stream {self.key!r} on {self._where.edge} has been ended here")
+            raise UsageError(f"{named(self._where)} has been ended here")
         self._sending.check_open()
         return outlet
 
@@ -195,15 +229,7 @@ class DirectWriter(ChunkWriter):
         outlet = self._outlet
         if outlet is None or outlet.broken is None:
             return None
-        return self._broken(outlet.broken)
-
-    def _broken(self, why: Broken) -> StreamClosed | TransferCancelled | ClosedError:
-        text = f"stream {self.key!r} on {self._where.edge}: {why.value}"
-        if why is Broken.CLEANED:
-            return TransferCancelled(text, **self._wiring.where(self._where))
-        if why is Broken.CLOSED:
-            return ClosedError(text)
-        return StreamClosed(text, key=self.key, edge=self._where.edge)
+        return writer_failure(self._wiring, self._where, outlet.broken)
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -214,6 +240,7 @@ class DirectWriter(ChunkWriter):
         return self._end(reason or "aborted")
 
     def _end(self, reason: str | None) -> Awaitable[None]:
+        self._bound.check()
         if self._outlet is not None:
             self._sending.core.streams.end(self._outlet, reason, self._wiring.loop.time())
             error = None if reason is None else StreamAborted(reason, reason=reason)

@@ -81,6 +81,20 @@ class ChunkReader(abc.ABC):
             self.received += 1
             return item
 
+    async def item(self) -> Any:
+        """The next chunk or :class:`Mark`, for who has to know of a boundary as soon as it is there.
+
+        Errors and cancellation as for :meth:`read`.
+        """
+        return self._counted(await self._item(None))
+
+    def _counted(self, item: Any) -> Any:
+        if not isinstance(item, Mark):
+            self.received += 1
+        elif item is Mark.SEGMENT:
+            self.segment += 1
+        return item
+
     def read_nowait(self) -> Any:
         """The next chunk, if it is there.
 
@@ -124,7 +138,6 @@ class ChunkReader(abc.ABC):
             if self.segment != number:
                 return
             item = await self._item(None)
-        self._over = item is Mark.FINISHED
         self.segment += 1
 
     def __aiter__(self) -> ChunkReader:
