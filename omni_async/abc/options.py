@@ -10,14 +10,14 @@ of them.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 from pydantic import AfterValidator, BeforeValidator
 
-_DETECT = ("", "auto", "*", "0.0.0.0", "::")
-"""What people write for "find out yourself"."""
+from .hosts import NOBODY, checked_host
 
 GIB = 1 << 30
 
@@ -53,7 +53,8 @@ def known_of(field: pydantic.fields.FieldInfo) -> Mapping[str, Any]:
 
 def _number(value: Any) -> Any:
     """Ports are written as text, too: ``"50051"``."""
-    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+    digits = isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value) is not None
+    return int(value) if digits else value
 
 
 def _nothing_is_text(value: Any) -> Any:
@@ -62,15 +63,18 @@ def _nothing_is_text(value: Any) -> Any:
 
 
 def detected(value: str) -> str:
-    return "auto" if value.lower() in _DETECT else value
+    return "auto" if value.lower() in NOBODY else value
+
+
+def _checked(value: str | None) -> str | None:
+    return None if value is None else checked_host(value)
 
 
 def _told(value: str | None) -> str | None:
     """A peer's address cannot be detected: "auto" tells nothing."""
-    return None if value is None or value.lower() in _DETECT else value
+    return None if value is None or value.lower() in NOBODY else value
 
 
-HOST = r"^[^\s/]*$"
 PORT_SAID = "a port from 1 to 65535"
 
 Port = Annotated[
@@ -131,6 +135,10 @@ class Options(pydantic.BaseModel):
             name for name, field in cls.model_fields.items() if known_of(field).get("edge_wide")
         )
 
+    def edge_values(self) -> dict[str, Any]:
+        """What is in force of :meth:`edge_wide`, to be compared with the other end."""
+        return {name: getattr(self, name) for name in self.edge_wide()}
+
     @property
     def cross_host(self) -> bool:
         """Whether the two ends of an edge may be on different hosts."""
@@ -147,12 +155,11 @@ class AddressedOptions(Options):
 
     addressed: ClassVar[bool] = True
 
-    host: Annotated[str, AfterValidator(detected)] = option(
+    host: Annotated[str, AfterValidator(checked_host), AfterValidator(detected)] = option(
         "auto",
         "Where this end's sender listens. `auto`, as well as an empty text, `*`, `0.0.0.0` and "
         "`::`, is the address by which this host reaches others.",
         said="a host name or an address",
-        pattern=HOST,
     )
     zmq_port: Port = option(
         50051,
@@ -161,11 +168,10 @@ class AddressedOptions(Options):
         edge_wide=True,
         said=PORT_SAID,
     )
-    sender_host: Annotated[str | None, AfterValidator(_told)] = option(
+    sender_host: Annotated[str | None, AfterValidator(_checked), AfterValidator(_told)] = option(
         None,
         "Where the receiver finds the sender; by default the host of the sender's stage.",
         said="a host name or an address",
-        pattern=HOST,
     )
     sender_zmq_port: Port | None = option(
         None,
@@ -196,3 +202,6 @@ class AddressedOptions(Options):
     def scheme(self) -> Literal["compact", "strided"]:
         """The scheme in force."""
         return "strided" if self.peer == "vllm-omni" else self.port_scheme
+
+    def edge_values(self) -> dict[str, Any]:
+        return {**super().edge_values(), "port_scheme": self.scheme}

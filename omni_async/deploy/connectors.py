@@ -15,7 +15,7 @@ from ..abc import Options
 from ..errors import ConfigError
 from ..model import ConnectorSpec
 from .environment import typed
-from .knobs import judge, validate
+from .knobs import KNOBS, judge, validate
 from .mistakes import Mistakes, hint
 from .models import ConnectorModel
 from .tree import DEFAULT as BY_DEFAULT
@@ -94,7 +94,9 @@ def check(
             mistakes.add((*place, "extra", key), slip)
     origins = {key: mistakes.origin((*place, "extra", key)) for key in model.extra}
     lax = {key for key, origin in origins.items() if origin.kind == "environment"}
-    knobs = {key: typed(value) if key in lax else value for key, value in knobs.items()}
+    for key in lax & knobs.keys():
+        if not (key in KNOBS and KNOBS[key].kind.startswith("text")):
+            knobs[key] = typed(knobs[key])
     settings, wrong = validate(options, known, lax)
     for below, text in wrong:
         mistakes.add((*place, "extra", *below), text)
@@ -110,5 +112,5 @@ def known_names() -> list[str]:
 
 def differing(one: Connector, other: Connector) -> list[str]:
     """Options in which both ends of an edge have to agree, and do not."""
-    here, there = one.settings.model_dump(), other.settings.model_dump()
-    return sorted(key for key in one.settings.edge_wide() if here.get(key) != there.get(key))
+    here, there = one.settings.edge_values(), other.settings.edge_values()
+    return sorted(key for key in here if here[key] != there.get(key))

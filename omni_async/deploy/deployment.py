@@ -64,7 +64,7 @@ class Deploy:
     connectors: Mapping[str, Connector]
     """By alias, those that no edge uses too."""
     others: Mapping[str, Any] = field(repr=False)
-    """``runtime``, ``platforms`` and the serving engine's keys, as they were."""
+    """``runtime`` and the serving engine's keys, as they were."""
     model: FileModel = field(compare=False, repr=False)
     """The file with its bases, its platform and the environment in it."""
     platform: str | None = field(default=None, compare=False)
@@ -97,8 +97,8 @@ class Deploy:
     def dump(self) -> dict[str, Any]:
         """The effective file as plain values: loaded again it gives an equal deployment.
 
-        Without ``base_config``, older shapes and references to the environment; what is a default
-        stays unwritten. ``platforms`` is kept, and changes nothing where it was applied already.
+        Without ``base_config``, ``platforms``, older shapes and references to the environment; what is a
+        default stays unwritten.
         """
         tree = _plain(self.model)
         for alias, connector in self.connectors.items():
@@ -127,7 +127,7 @@ def others_of(model: FileModel) -> dict[str, Any]:
 
 
 def _plain(model: FileModel) -> dict[str, Any]:
-    return model.model_dump(by_alias=True, exclude_unset=True)
+    return model.model_dump(by_alias=True, exclude_unset=True, exclude={"platforms"})
 
 
 def _written(connector: Connector) -> dict[str, Any]:

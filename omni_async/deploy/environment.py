@@ -10,13 +10,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import yaml
+
 from .mistakes import Mistakes
-from .shapes import stages_of, with_stages
+from .shapes import LISTED, stages_of, with_stages
 from .tree import Node
 
 _OWN = ("connectors", "edges", "async_chunk")
-OWN_OF_STAGE = (
-    "stage_id",
+_OWN_OF_STAGE = (
     "host",
     "num_replicas",
     "tensor_parallel_size",
@@ -24,18 +25,37 @@ OWN_OF_STAGE = (
     "input_connectors",
     "output_connectors",
 )
+OWN_OF_STAGE = ("stage_id", *_OWN_OF_STAGE)
 _TYPED = ("num_replicas", "tensor_parallel_size", "async_chunk", "window_size", "max_inflight")
 """Keys that hold no text. What an option of a connector is, its model knows."""
 _REFERENCE = re.compile(r"\$(?:(\$)|\{([^}]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LOOKS_TYPED = re.compile(r"[+-]?[0-9]{1,18}|true|false", re.IGNORECASE)
+_LONGEST_NUMBER = 40
 
 
 def expanded(tree: Node, environment: Mapping[str, str], mistakes: Mistakes) -> Node:
     """The tree with every reference in it replaced; what cannot be is noted and left out."""
     tree = _own(tree, _OWN, environment, mistakes)
-    stages = [_own(stage, OWN_OF_STAGE, environment, mistakes) for stage in stages_of(tree)]
+    stages = [_own(stage, _OWN_OF_STAGE, environment, mistakes) for stage in stages_of(tree)]
     return with_stages(tree, stages)
+
+
+def with_ids(tree: Node, environment: Mapping[str, str], mistakes: Mistakes) -> Node:
+    """The tree with references in what names a stage replaced: files are merged by it."""
+
+    def named(holder: Node, *keys: str) -> Node:
+        return _own(holder, keys, environment, mistakes)
+
+    tree = with_stages(tree, [named(stage, "stage_id") for stage in stages_of(tree)])
+    entries = dict(tree.mapping())
+    listed, sections = tree.get(LISTED), tree.get("platforms")
+    if listed is not None:
+        items = [named(item, "from_stage", "to_stage") for item in listed.items()]
+        entries[LISTED] = listed.replaced(items)
+    if sections is not None and isinstance(sections.value, dict):
+        inner = {k: with_ids(below, environment, mistakes) for k, below in sections.value.items()}
+        entries["platforms"] = sections.replaced(inner)
+    return tree.replaced(entries) if entries else tree
 
 
 def _own(
@@ -89,6 +109,7 @@ def expand(node: Node, environment: Mapping[str, str], mistakes: Mistakes) -> No
     for problem in wrong:
         mistakes.at(node.origin, problem)
     if wrong:
+        mistakes.spoil(node.origin)
         return None
     if not used:
         return node.replaced(result)
@@ -97,9 +118,13 @@ def expand(node: Node, environment: Mapping[str, str], mistakes: Mistakes) -> No
 
 def typed(text: Any) -> Any:
     """A variable's text as the number or truth value that it would be, were it written in its place."""
-    if not isinstance(text, str) or _LOOKS_TYPED.fullmatch(text) is None:
+    if not isinstance(text, str) or len(text) > _LONGEST_NUMBER:
         return text
-    return text.lower() == "true" if text.isalpha() else int(text)
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        return text
+    return value if isinstance(value, (bool, int, float)) else text
 
 
 def escaped(value: Any) -> Any:

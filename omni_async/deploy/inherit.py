@@ -10,12 +10,13 @@ What wins is what wins in vLLM-Omni 0.30: the later file; ``connectors`` are mer
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from ..errors import ConfigError
-from .mistakes import Mistakes, hint
-from .shapes import lifted, stage_key, stages_of
-from .tree import Node, Origin, merged
+from .mistakes import Mistakes, hint, nearest
+from .shapes import LISTED, lifted, stage_key, stages_of
+from .tree import Node, Origin, merged, said
 
 DEEP_STAGE_KEYS = (
     "default_sampling_params",
@@ -26,6 +27,9 @@ DEEP_STAGE_KEYS = (
 )
 PLATFORMS = ("cpu", "cuda", "musa", "npu", "rocm", "xpu")
 """Platforms that may be asked for where the file has no section for them."""
+
+DEEPEST = 20
+"""Bases of bases; more are a mistake."""
 
 Load = Callable[[Path], Node]
 Expand = Callable[[Node], Node | None]
@@ -54,36 +58,68 @@ def with_bases(
     if named is None or named.value is None:
         return tree
     if not isinstance(named.value, str) or not named.value:
-        mistakes.at(named.origin, f"has to be the path of a file, not {named.value!r}")
+        mistakes.at(named.origin, f"has to be the path of a file, not {said(named)}")
         return tree
     path = folder / named.value
-    real = path.resolve()
-    if real in below:
-        mistakes.at(named.origin, f"{path} is a base of itself")
+    base = _base(path, named, load, mistakes, below)
+    if base is None:
+        mistakes.baseless = True
         return tree
+    base = with_bases(base, path.parent, load, expand, mistakes, (*below, path.resolve()))
+    return over(base, tree)
+
+
+def _base(
+    path: Path, named: Node, load: Load, mistakes: Mistakes, below: tuple[Path, ...]
+) -> Node | None:
     try:
+        if path.resolve() in below:
+            mistakes.at(named.origin, f"{path} is a base of itself")
+            return None
         base = load(path)
     except ConfigError as error:
         if not error.mistakes:
             mistakes.at(named.origin, str(error))
         for found in error.mistakes:
             mistakes.at(Origin("base", str(path), found.line, found.path), found.text)
-        return tree
+        return None
+    except (OSError, RuntimeError, ValueError) as error:  # a circle of links, or no name at all
+        mistakes.at(named.origin, f"{named.value!r} is no path of a file ({error})")
+        return None
     if not isinstance(base.value, dict):
         mistakes.at(named.origin, f"{path} has to be a mapping")
-        return tree
-    base = with_bases(base, path.parent, load, expand, mistakes, (*below, real))
-    return over(base, tree)
+        return None
+    if len(below) >= DEEPEST:
+        mistakes.at(named.origin, f"more than {DEEPEST} bases stand on one another")
+        return None
+    return base
 
 
-def over(base: Node, overlay: Node) -> Node:
-    """``overlay`` over ``base``, both whole files."""
+def over(base: Node, overlay: Node, deep: tuple[str, ...] = DEEP_STAGE_KEYS) -> Node:
+    """``overlay`` over ``base``, both whole files; ``deep`` are keys of stages that are merged."""
     entries = {**base.mapping(), **overlay.mapping()}
-    for key, merge in (("connectors", _deep), ("stages", _by_id), ("platforms", _platforms)):
+    for key, merge in (
+        ("connectors", _deep),
+        ("stages", partial(_by_id, deep=deep)),
+        ("platforms", _platforms),
+        (LISTED, _listed),
+    ):
         lower, upper = base.get(key), overlay.get(key)
         if lower is not None and upper is not None:
             entries[key] = merge(lower, upper)
     return Node(entries, overlay.origin)
+
+
+def _listed(lower: Node, upper: Node) -> Node:
+    """Both lists of connectors; of one edge the upper's."""
+
+    def edge(item: Node) -> tuple[str, str]:
+        ends = (item.get("from_stage"), item.get("to_stage"))
+        return tuple(str(end.value) if end is not None else "" for end in ends)  # type: ignore[return-value]
+
+    named = {edge(item) for item in upper.items()}
+    kept = [item for item in lower.items() if edge(item) not in named]
+    return upper.replaced([*kept, *upper.items()])
 
 
 def _deep(lower: Node, upper: Node) -> Node:
@@ -92,7 +128,7 @@ def _deep(lower: Node, upper: Node) -> Node:
     return merged(lower, upper)
 
 
-def _by_id(lower: Node, upper: Node) -> Node:
+def _by_id(lower: Node, upper: Node, deep: tuple[str, ...]) -> Node:
     """Stages of both lists: the lower's order, then those that only the upper has."""
     if not isinstance(lower.value, list) or not isinstance(upper.value, list):
         return lower if upper.value is None else upper
@@ -102,16 +138,16 @@ def _by_id(lower: Node, upper: Node) -> Node:
     for stage in upper.value:
         key = stage_key(stage)
         if key in at and key not in merged_already:
-            stages[at[key]] = _stage(stages[at[key]], stage)
+            stages[at[key]] = _stage(stages[at[key]], stage, deep)
             merged_already.add(key)
         else:  # a new one, or one that is listed twice: that is told later
             stages.append(stage)
     return upper.replaced(stages)
 
 
-def _stage(lower: Node, upper: Node) -> Node:
+def _stage(lower: Node, upper: Node, deep: tuple[str, ...]) -> Node:
     entries = {**lower.mapping(), **upper.mapping()}
-    for key in DEEP_STAGE_KEYS:
+    for key in deep:
         below, above = lower.get(key), upper.get(key)
         if below is not None and above is not None:
             entries[key] = _deep(below, above)
@@ -128,29 +164,34 @@ def _platforms(lower: Node, upper: Node) -> Node:
 
 
 def on_platform(tree: Node, platform: str | None, mistakes: Mistakes) -> Node:
-    """The tree with the section of ``platform`` over it; every section is looked at.
-
-    Raises:
-        ConfigError: the platform is none that is known, and the file has no section for it.
-    """
+    """The tree with the section of ``platform`` over it; every section is looked at."""
     holder = tree.get("platforms")
     sections = holder.mapping() if holder is not None else {}
-    ids = {stage_key(stage) for stage in stages_of(tree)}
+    ids = [str(named.value) for s in stages_of(tree) if (named := s.get("stage_id")) is not None]
     for section in sections.values():
         for stage in stages_of(section):
-            if stage.get("stage_id") is None:
-                mistakes.at(stage.origin, "a platform's stage has to say its 'stage_id'")
-            elif stage_key(stage) not in ids:
-                text = f"there is no stage {stage_key(stage)!r}" + hint(stage_key(stage), ids)
-                mistakes.at(stage.origin, text)
-    if platform is None:
+            _known(stage, ids, mistakes)
+    if platform is None or holder is None:
         return tree
-    if platform not in sections:
-        if platform not in PLATFORMS:
-            known = sorted({*PLATFORMS, *map(str, sections)})
-            raise ConfigError(f"unknown platform {platform!r}" + hint(platform, known))
-        return tree
-    return over(tree, _marked(lifted(sections[platform])))
+    if platform in sections:
+        # As vLLM-Omni has it: here a stage's environment is merged, between files it is replaced.
+        return over(tree, _marked(lifted(sections[platform])), (*DEEP_STAGE_KEYS, "env"))
+    known = sorted({*PLATFORMS, *map(str, sections)})
+    meant = nearest(platform, known)
+    if platform not in PLATFORMS and meant is not None:
+        mistakes.at(holder.origin, f"platform {platform!r} is not known; did you mean {meant!r}?")
+    return tree
+
+
+def _known(stage: Node, ids: list[str], mistakes: Mistakes) -> None:
+    if not isinstance(stage.value, dict):
+        return  # told as that
+    named = stage.get("stage_id")
+    if named is None:
+        mistakes.at(stage.origin, "a platform's stage has to say its 'stage_id'")
+    elif str(named.value) not in ids and not mistakes.baseless:
+        text = f"there is no stage {str(named.value)!r}" + hint(str(named.value), ids)
+        mistakes.at(stage.origin, text)
 
 
 def _marked(node: Node) -> Node:

@@ -7,13 +7,16 @@ Never: reads a value as YAML would; only its position is taken from there.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import yaml
 
 from .mistakes import Mistake, Mistakes, refusal
-from .tree import Kind, Node, Origin, Place, spelled
+from .tree import Kind, Node, Origin, Place, spelled, too_large
 from .yaml_source import Loader
+
+_NOT_YAML = re.compile(r"\\u[0-9a-fA-F]{4}|\\/|[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd]")
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -29,15 +32,19 @@ def json_tree(text: str, kind: Kind, source: str, mistakes: Mistakes) -> Node:
     try:
         value = json.loads(text, object_pairs_hook=_Pairs)
         return _Builder(kind, source, mistakes).build(value, _positions(text), (), None)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError too
         line = getattr(error, "lineno", None)
-        problem = getattr(error, "msg", "nested too deep")
+        deep = isinstance(error, RecursionError)
+        problem = "nested too deep" if deep else getattr(error, "msg", str(error))
         raise refusal(source, [Mistake("", f"is not JSON: {problem}", line)]) from error
 
 
 def _positions(text: str) -> yaml.Node | None:
-    """The same text as YAML sees it, for its lines: JSON is as good as always YAML too."""
-    loader = Loader(text)
+    """The same text as YAML sees it, for its lines: JSON is as good as always YAML too.
+
+    Only where things stand counts, so escapes and characters that YAML has not are made plain letters.
+    """
+    loader = Loader(_NOT_YAML.sub(lambda found: "x" * len(found[0]), text))
     try:
         return loader.get_single_node()
     except yaml.YAMLError:
@@ -69,6 +76,10 @@ class _Builder:
                 for i, (item, node) in enumerate(zip(value, nodes, strict=True))
             ]
             return Node(items, origin)
+        if too_large(value):
+            self._mistakes.at(origin, "is a number with too many digits")
+            self._mistakes.spoil(origin)
+            return Node(0, origin)
         return Node(value, origin)
 
     def _object(self, pairs: _Pairs, known: list[Any], place: Place) -> dict[str, Node]:

@@ -13,6 +13,9 @@ from typing import NamedTuple
 from ..errors import ConfigError
 from .tree import DEFAULT, Origin, Place, find, spelled
 
+_LONGEST_WORD = 80
+"""Letters beyond which nothing is a slip of a known word; comparing them takes long."""
+
 
 class Mistake(NamedTuple):
     """One thing that is wrong in a file."""
@@ -39,7 +42,10 @@ class Mistakes:
         self.source = source
         self.origins: Mapping[Place, Origin] = {}
         """Where each place of the tree that is looked at was written."""
+        self.baseless = False
+        """A base could not be read: what seems to be missing may be there."""
         self._found: dict[tuple[str | None, str, str], Mistake] = {}
+        self._spoilt: set[tuple[str | None, str]] = set()
 
     def __len__(self) -> int:
         return len(self._found)
@@ -58,11 +64,23 @@ class Mistakes:
 
     def at(self, origin: Origin, text: str, below: Place = ()) -> None:
         """Note a mistake where something was written, or at what is missing ``below`` it."""
-        file = None if origin.source == self.source else origin.source
-        self._note(Mistake(spelled(below, origin.path), text, origin.line, file))
+        self._note(Mistake(spelled(below, origin.path), text, origin.line, self._file(origin)))
+
+    def spoil(self, origin: Origin, below: Place = ()) -> None:
+        """No more is to be said of this place: its mistake is noted, and what follows is no news."""
+        self._spoilt.add((self._file(origin), spelled(below, origin.path)))
+
+    def join(self, other: Mistakes) -> None:
+        """Take over what was found in another source."""
+        for mistake in other._found.values():
+            self._note(mistake._replace(file=other.source))
+
+    def _file(self, origin: Origin) -> str | None:
+        return None if origin.source == self.source else origin.source
 
     def _note(self, mistake: Mistake) -> None:
-        self._found.setdefault((mistake.file, mistake.path, mistake.text), mistake)
+        if (mistake.file, mistake.path) not in self._spoilt:
+            self._found.setdefault((mistake.file, mistake.path, mistake.text), mistake)
 
     def settle(self) -> None:
         """Raise what was found.
@@ -86,7 +104,12 @@ def refusal(source: str, mistakes: list[Mistake]) -> ConfigError:
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known word that was probably meant."""
+    if len(word) > _LONGEST_WORD:
+        return None
     lower = {name.lower(): name for name in known}
+    swapped = [name for name in lower if sorted(name) == sorted(word.lower())]
+    if swapped:  # the right letters in the wrong order, which a short word shows too weakly
+        return lower[swapped[0]]
     found = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=cutoff)
     return lower[found[0]] if found else None
 

@@ -8,6 +8,7 @@ Keys of the serving engine (``devices``, ``gpu_memory_utilization`` ...) stay in
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -16,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator,
 
 from .hosts import checked_host
 from .mistakes import Mistakes, hint, nearest
-from .tree import Place
+from .tree import Place, find, said
 
 T = TypeVar("T")
 M = TypeVar("M", bound=pydantic.BaseModel)
@@ -53,6 +54,13 @@ def _alias_or_inline(value: Any) -> str:
 StageId = Annotated[str, BeforeValidator(_stage_id)]
 Listed = Annotated[list[T], BeforeValidator(_listed)]
 Mapped = Annotated[dict[str, T], BeforeValidator(_nothing_is_empty)]
+
+
+def _count(value: Any) -> Any:
+    """vLLM-Omni 0.30 takes ``"3"`` and ``3.0`` for 3."""
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value):
+        return int(value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _limit(value: int) -> int:
@@ -99,7 +107,7 @@ class StageModel(_Model):
 
     stage_id: StageId
     host: Annotated[str, AfterValidator(checked_host)] | None = None
-    num_replicas: int = Field(default=1, ge=1)
+    num_replicas: Annotated[int, BeforeValidator(_count), Field(ge=1)] = 1
     tensor_parallel_size: int = Field(default=1, ge=1)
     engine_input_source: Listed[StageId] = []
     input_connectors: Mapped[Reference] = {}
@@ -128,7 +136,7 @@ class FileModel(_Model):
     platforms: Mapped[Annotated[PlatformModel, BeforeValidator(_nothing_is_empty)]] = {}
 
 
-OWN_KEYS = (*FileModel.model_fields, "base_config")
+OWN_KEYS = (*FileModel.model_fields, "base_config", "stage_args")
 OWN_STAGE_KEYS = tuple(StageModel.model_fields)
 
 ENGINE_KEYS = (
@@ -187,7 +195,9 @@ def parse(tree: Any, mistakes: Mistakes) -> Parts:
     try:
         model = FileModel.model_validate(tree)
     except pydantic.ValidationError as error:
-        bad = {_translate(tree, detail, mistakes) for detail in error.errors(include_url=False)}
+        # What is unknown first: it may tell that what is missing is only misspelt.
+        found = sorted(error.errors(include_url=False), key=lambda d: d["type"] == "missing")
+        bad = {_translate(tree, detail, mistakes) for detail in found}
         return _salvage(tree, bad)
     stages, edges = dict(enumerate(model.stages)), dict(enumerate(model.edges))
     return Parts(dict(model.connectors), stages, edges, True, model)
@@ -228,6 +238,8 @@ def _without(value: Any, place: Place, bad: set[Place]) -> Any:
 def _foreign_keys(tree: dict[Any, Any], mistakes: Mistakes) -> None:
     _typos(tree, (), OWN_KEYS, mistakes)
     _typos_of_stages(tree.get("stages"), ("stages",), mistakes)
+    if isinstance(tree.get("runtime"), dict):
+        _typos(tree["runtime"], ("runtime",), ("connectors", "edges"), mistakes)
     sections = tree.get("platforms")
     for name, section in sections.items() if isinstance(sections, dict) else ():
         if isinstance(section, dict):
@@ -248,14 +260,24 @@ def _typos(node: dict[Any, Any], place: Place, own: tuple[str, ...], mistakes: M
         meant = nearest(key, own, _TYPO)
         if meant is not None:
             mistakes.add((*place, key), f"unknown key; did you mean {meant!r}?")
+            _not_missing((*place, meant), mistakes)
+
+
+def _not_missing(place: Place, mistakes: Mistakes) -> None:
+    """It is there, under a wrong name."""
+    origin, rest = find(place, mistakes.origins)
+    if origin is not None and rest:
+        mistakes.spoil(origin, rest)
 
 
 def _stages_are_there(tree: dict[Any, Any], mistakes: Mistakes) -> None:
     """A file without stages has nothing that belongs to stages, and something of an engine."""
     if tree.get("stages") == []:
         mistakes.add(("stages",), "must not be empty")
-    elif "stages" not in tree and (
-        tree.get("connectors") or tree.get("edges") or not set(tree) & set(ENGINE_KEYS)
+    elif (
+        "stages" not in tree
+        and not mistakes.baseless
+        and (tree.get("connectors") or tree.get("edges") or not set(tree) & set(ENGINE_KEYS))
     ):
         mistakes.add(("stages",), "is missing")
 
@@ -264,21 +286,28 @@ def _translate(tree: Any, detail: Any, mistakes: Mistakes) -> Place:
     """Note one of pydantic's errors in the file's own terms; returns where it is."""
     kind, place = detail["type"], _place(tree, detail)
     if kind == "missing":
+        if mistakes.baseless:
+            return place
         text = "is missing"
     elif kind == "extra_forbidden":
         model = EdgeModel if place[0] == "edges" else ConnectorModel
         fields = [field.alias or name for name, field in model.model_fields.items()]
         text = "unknown key" + hint(str(place[-1]), fields)
+        meant = nearest(str(place[-1]), fields)
+        if meant is not None:
+            _not_missing((*place[:-1], meant), mistakes)
+    elif kind == "invalid_key" or detail["loc"][-1:] == ("[key]",):
+        text = f"a key has to be text, not {said(detail['input'])}"
     elif kind == "value_error":
         text = str(detail["ctx"]["error"])
     elif kind in _KINDS:
-        text = f"has to be {_KINDS[kind]}, not {_said(detail['input'])}"
+        text = f"has to be {_KINDS[kind]}, not {said(detail['input'])}"
     elif kind in ("too_short", "string_too_short"):
         text = "must not be empty"
     elif kind == "greater_than_equal":
-        text = f"has to be at least {detail['ctx']['ge']}, not {_said(detail['input'])}"
+        text = f"has to be at least {detail['ctx']['ge']}, not {said(detail['input'])}"
     else:
-        text = f"{detail['msg'].replace('Input should', 'has to')}, not {_said(detail['input'])}"
+        text = f"{detail['msg'].replace('Input should', 'has to')}, not {said(detail['input'])}"
     mistakes.add(place, text)
     return place
 
@@ -298,8 +327,3 @@ def _place(tree: Any, detail: Any) -> Place:
                 continue  # the tag of a union: no key of the file
         place.append(part)
     return tuple(place)
-
-
-def _said(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

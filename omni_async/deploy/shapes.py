@@ -1,7 +1,7 @@
 """Older shapes of a deploy file, brought to today's.
 
 In: a file's tree. Out: the same with `connectors`, `edges` and `stages` at its top.
-Never: loses a key, or an origin.
+Never: loses a key, or an origin; drops what is wrong unread.
 
 Older are: stages under ``stage_args``; ``connectors`` and ``edges`` under ``runtime``; connectors as a list of
 ``{from_stage, to_stage, spec}``; a stage's ``devices``, ``num_replicas`` and ``tensor_parallel_size`` below
@@ -13,10 +13,13 @@ from __future__ import annotations
 from typing import Any
 
 from .mistakes import Mistakes
-from .tree import Node
+from .tree import Node, said
 
-_LISTED = ("from_stage", "to_stage", "spec")
-_LIFTED = (
+LISTED = "\0listed"
+"""What connectors that are a list are called until the stages of all files are together."""
+
+_PARTS = ("from_stage", "to_stage", "spec")
+LIFTED = (
     ("runtime", "num_replicas", True),
     ("runtime", "devices", True),
     ("engine_args", "tensor_parallel_size", True),
@@ -30,13 +33,46 @@ def modern(tree: Node, mistakes: Mistakes) -> Node:
     if not isinstance(tree.value, dict):
         return tree
     tree = _renamed(tree, "stage_args", "stages", mistakes)
-    return _unlisted(_risen(tree, mistakes), mistakes)
+    tree = _risen(tree, mistakes)
+    listed = tree.get("connectors")
+    if listed is not None and isinstance(listed.value, list):
+        tree = tree.without("connectors")
+        tree = tree.replaced({**tree.value, LISTED: listed})
+    sections = tree.get("platforms")
+    if sections is not None and isinstance(sections.value, dict):
+        inner = {name: _section(section, mistakes) for name, section in sections.value.items()}
+        tree = tree.replaced({**tree.value, "platforms": sections.replaced(inner)})
+    return tree
+
+
+def _section(section: Node, mistakes: Mistakes) -> Node:
+    base = section.get("base_config")
+    if base is not None:
+        mistakes.at(
+            base.origin, "a platform has no base of its own; name it at the top of the file"
+        )
+    return modern(section, mistakes)
 
 
 def lifted(tree: Node) -> Node:
     """The tree with what its stages hold deeper brought to their own keys. Once, and after merging
     with its bases: there the deeper place wins over a later file's own key."""
     return with_stages(tree, [_lifted(stage) for stage in stages_of(tree)])
+
+
+def settled(tree: Node) -> Node:
+    """The tree with the deeper places that win telling what came out in the end: a platform or the
+    environment may have changed it since it was lifted."""
+
+    def stage(node: Node) -> Node:
+        entries: dict[Any, Node] = dict(node.mapping())
+        for holder, key, wins in LIFTED:
+            deeper = entries.get(holder)
+            if wins and key in entries and deeper is not None and deeper.get(key) is not None:
+                entries[holder] = deeper.replaced({**deeper.mapping(), key: entries[key]})
+        return node.replaced(entries) if entries else node
+
+    return with_stages(tree, [stage(node) for node in stages_of(tree)])
 
 
 def stages_of(tree: Node) -> list[Node]:
@@ -90,39 +126,67 @@ def _risen(tree: Node, mistakes: Mistakes) -> Node:
 
 def _lifted(stage: Node) -> Node:
     entries: dict[Any, Node] = dict(stage.mapping())
-    for holder, key, wins in _LIFTED:
-        node = stage.mapping()[holder].get(key) if holder in stage.mapping() else None
+    for holder, key, wins in LIFTED:
+        deeper = entries.get(holder)
+        node = deeper.get(key) if deeper is not None else None
         if node is not None and (wins or key not in entries):
             entries[key] = node
     return stage.replaced(entries) if entries else stage
 
 
-def _unlisted(tree: Node, mistakes: Mistakes) -> Node:
-    """Connectors that are a list become inline ones at both ends of their edge."""
-    listed = tree.get("connectors")
-    if listed is None or not isinstance(listed.value, list):
+def unlisted(tree: Node, mistakes: Mistakes) -> Node:
+    """The tree with its list of connectors at both ends of their edges. After merging: an edge's
+    stages may be in another file than its connector."""
+    listed = tree.get(LISTED)
+    if listed is None:
         return tree
     stages = {stage_key(stage): stage for stage in stages_of(tree)}
-    for item in listed.value:
-        parts = [item.get(key) for key in _LISTED]
-        strange = [key for key in item.mapping() if key not in _LISTED]
-        if None in parts or strange:
-            text = "an item of a list of connectors has 'from_stage', 'to_stage' and 'spec'"
-            mistakes.at(item.origin, text + (f", not {strange[0]!r}" if strange else ""))
+    seen: set[tuple[str, str]] = set()
+    for item in listed.items():
+        found = _parts(item, mistakes)
+        if found is None:
             continue
-        source, target, spec = (part for part in parts if part is not None)
+        source, target, spec = found
+        edge = (str(source.value), str(target.value))
+        if edge in seen:
+            mistakes.at(item.origin, f"the edge {edge[0]}->{edge[1]} is listed twice")
+            continue
+        seen.add(edge)
         for here, key, end in (
-            (source, "output_connectors", f"to_stage_{target.value}"),
-            (target, "input_connectors", f"from_stage_{source.value}"),
+            (source, "output_connectors", f"to_stage_{edge[1]}"),
+            (target, "input_connectors", f"from_stage_{edge[0]}"),
         ):
             stage = stages.get(str(here.value))
             if stage is None:
                 mistakes.at(here.origin, f"there is no stage {str(here.value)!r}")
-                continue
-            known = stage.get(key)
-            ends = {end: spec, **(known.mapping() if known is not None else {})}
-            entries = {**stage.mapping(), key: Node(ends, (known or item).origin)}
-            stages[str(here.value)] = stage.replaced(entries)
-    return with_stages(
-        tree.without("connectors"), [stages[stage_key(stage)] for stage in stages_of(tree)]
-    )
+            else:
+                stages[str(here.value)] = _with_end(stage, key, end, spec, mistakes)
+    named = [stages[stage_key(stage)] for stage in stages_of(tree)]
+    return with_stages(tree.without(LISTED), named)
+
+
+def _parts(item: Node, mistakes: Mistakes) -> tuple[Node, Node, Node] | None:
+    parts = [item.get(key) for key in _PARTS]
+    strange = [key for key in item.mapping() if key not in _PARTS]
+    if None in parts or strange:
+        text = "an item of a list of connectors has 'from_stage', 'to_stage' and 'spec'"
+        mistakes.at(item.origin, text + (f", not {strange[0]!r}" if strange else ""))
+        return None
+    source, target, spec = (part for part in parts if part is not None)
+    for part in (source, target):
+        if isinstance(part.value, bool) or not isinstance(part.value, (int, str)):
+            mistakes.at(part.origin, f"has to be a stage's id, not {said(part)}")
+            return None
+    return source, target, spec
+
+
+def _with_end(stage: Node, key: str, end: str, spec: Node, mistakes: Mistakes) -> Node:
+    known = stage.get(key)
+    if known is not None and known.value is not None and not isinstance(known.value, dict):
+        return stage  # no mapping: told as that
+    if known is not None and known.get(end) is not None:
+        mistakes.at(spec.origin, f"the stage names a connector for this edge too, as {end!r}")
+        return stage
+    entries = {end: spec, **(known.mapping() if known is not None else {})}
+    holder = Node(entries, (known or spec).origin)
+    return stage.replaced({**stage.mapping(), key: holder})

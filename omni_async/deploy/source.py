@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import ConfigError
 from .json_source import json_tree
 from .mistakes import Mistakes
-from .tree import Kind, Node, Origin, Place, spelled
+from .tree import Kind, Node, Origin, Place, spelled, too_large
 from .yaml_source import yaml_tree
 
 
@@ -25,13 +25,25 @@ def read(source: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[Node, Mist
         ConfigError: no such file, not a file, empty, not text, not YAML or JSON.
     """
     if isinstance(source, Mapping):
-        name = "the deploy mapping"
-        return _copied(source, (), name), Mistakes(name)
+        return read_mapping(source, "file", "the deploy mapping")
     if not isinstance(source, (str, os.PathLike)):
         raise ConfigError(f"a deploy is a path or a mapping, not {type(source).__name__}")
     path = Path(source)
     mistakes = Mistakes(str(path))
     return read_file(path, "file", mistakes), mistakes
+
+
+def read_mapping(source: Mapping[str, Any], kind: Kind, name: str) -> tuple[Node, Mistakes]:
+    """The tree of a caller's mapping, which stays the caller's: later changes to it change nothing.
+
+    Raises:
+        ConfigError: it is nested without end.
+    """
+    mistakes = Mistakes(name)
+    try:
+        return _copied(source, (), kind, mistakes), mistakes
+    except RecursionError:
+        raise ConfigError(f"{name} is nested too deep, or holds itself") from None
 
 
 def read_file(path: Path, kind: Kind, mistakes: Mistakes) -> Node:
@@ -62,18 +74,22 @@ def _text(path: Path) -> str:
     return text
 
 
-def _copied(value: Any, place: Place, name: str) -> Node:
-    """A caller's mapping as a tree of its own: later changes to it change nothing."""
-    origin = Origin("file", name, None, spelled(place))
+def _copied(value: Any, place: Place, kind: Kind, mistakes: Mistakes) -> Node:
+    origin = Origin(kind, mistakes.source, None, spelled(place))
     if isinstance(value, Mapping):
-        return Node(
-            {
-                key: _copied(item, (*place, key if isinstance(key, int) else str(key)), name)
-                for key, item in value.items()
-            },
-            origin,
-        )
+        copies: dict[Any, Node] = {}
+        for key, item in value.items():
+            if too_large(key):
+                mistakes.at(origin, "a key is a number with too many digits")
+                continue
+            below = (*place, key if isinstance(key, int) else str(key))
+            copies[key] = _copied(item, below, kind, mistakes)
+        return Node(copies, origin)
     if isinstance(value, (list, tuple)):
-        items = [_copied(item, (*place, i), name) for i, item in enumerate(value)]
+        items = [_copied(item, (*place, i), kind, mistakes) for i, item in enumerate(value)]
         return Node(items, origin)
+    if too_large(value):
+        mistakes.at(origin, "is a number with too many digits")
+        mistakes.spoil(origin)
+        value = 0
     return Node(value, origin)

@@ -12,14 +12,15 @@ from typing import Any, Literal, NamedTuple
 Place = tuple["str | int", ...]
 """Keys and positions from the top of the file down."""
 
-Kind = Literal["file", "base", "platform", "environment", "default"]
+Kind = Literal["file", "base", "platform", "environment", "call", "default"]
 
 
 class Origin(NamedTuple):
     """Where a value was written."""
 
     kind: Kind
-    """``base`` for a file named by ``base_config``, ``platform`` for a section of ``platforms``."""
+    """``base`` for a file named by ``base_config``, ``platform`` for a section of ``platforms``,
+    ``call`` for what was given to :func:`load_deploy` itself."""
     source: str = ""
     """The file."""
     line: int | None = None
@@ -29,6 +30,8 @@ class Origin(NamedTuple):
     variables: tuple[str, ...] = ()
     """For ``environment``: whose values it holds."""
 
+
+_BITS = 1024
 
 DEFAULT = Origin("default")
 """The origin of what no file says."""
@@ -62,6 +65,17 @@ class Node:
     def without(self, *keys: Any) -> Node:
         """A mapping that lacks these keys."""
         return Node({k: v for k, v in self.mapping().items() if k not in keys}, self.origin)
+
+
+def too_large(value: Any) -> bool:
+    """Whether a number has more digits than anybody means, and than Python writes out."""
+    return isinstance(value, int) and value.bit_length() > _BITS
+
+
+def said(value: Any) -> str:
+    """A value for people, cut short."""
+    text = repr(plain(value) if isinstance(value, Node) else value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def plain(node: Node) -> Any:

@@ -119,7 +119,7 @@ def _ends(
         here, there = stage.stage_id, found[1]
         name = EdgeName(here, there) if side == "sender" else EdgeName(there, here)
         if isinstance(reference, str):
-            if reference not in aliases:
+            if reference not in aliases and not mistakes.baseless:
                 text = f"no connector is called {reference!r}" + hint(reference, aliases)
                 mistakes.add(place, text)
             connector = aliases.get(reference)
@@ -136,7 +136,7 @@ def _wires(
         if name.from_stage == name.to_stage:
             mistakes.add(places[0], f"stage {name.from_stage} cannot send to itself")
             continue
-        for id in name if ids is not None else ():
+        for id in name if ids is not None and not mistakes.baseless else ():
             if ids is not None and id not in ids:
                 for place in places:
                     mistakes.add(place, f"there is no stage {id!r}" + hint(id, ids))
@@ -147,6 +147,8 @@ def _wires(
         )
         if sender and receiver:
             _agree(name, sender, receiver, there, mistakes)
+        if draft.ends and not (sender or receiver):
+            continue  # what it names is wrong, and told as that
         sender = sender or receiver or filled_in()
         _one_host(name, sender, ids or {}, places[0], mistakes)
         yield Wire(
@@ -200,6 +202,7 @@ def _one_sender_each(plan: StagePlan, place: Place, mistakes: Mistakes) -> None:
         if other.sender.settings != out.sender.settings:
             text = f"sends to {other.name.to_stage} and to {out.name.to_stage} over "
             text += f"{out.sender.name} with different options; one endpoint serves both"
+            text += ": give them the same, or use another connector for one of them"
             mistakes.add(place, text)
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from ..errors import ConfigError
 from .mistakes import Mistake, Mistakes, refusal
-from .tree import Kind, Node, Origin, Place, spelled
+from .tree import Kind, Node, Origin, Place, spelled, too_large
 
 try:
     from yaml import CSafeLoader as Loader
@@ -23,6 +23,9 @@ __all__ = ["NODE_LIMIT", "Loader", "yaml_tree"]
 
 NODE_LIMIT = 100_000
 """Values a file may have once its aliases are followed."""
+
+_UNREADABLE = (ValueError, KeyError, AttributeError, IndexError, TypeError, OverflowError)
+"""What PyYAML's constructors run into over text that does not fit its tag."""
 
 _PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
@@ -46,6 +49,10 @@ def yaml_tree(text: str, kind: Kind, source: str, mistakes: Mistakes) -> Node:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error)
         line = mark.line + 1 if mark is not None else None
+        if isinstance(error, yaml.reader.ReaderError):
+            character = chr(error.character) if isinstance(error.character, int) else "\0"
+            line = text.count("\n", 0, max(0, text.find(character))) + 1
+            problem = f"it holds the character {character!r}"
         raise refusal(source, [Mistake("", f"is not YAML: {problem}", line)]) from error
     except RecursionError as error:  # libyaml counts for itself
         raise ConfigError(f"{source}: is nested too deep") from error
@@ -60,6 +67,8 @@ class _Builder:
         self._count = 0
         self._open: set[int] = set()
         self._own: dict[int, set[int]] = {}
+        self._doubled: set[int] = set()
+        """Keys that were told: an alias may bring them here again."""
 
     def build(self, node: yaml.Node, place: Place, key_line: int | None) -> Node:
         """A value; one that has a key stands where its key does."""
@@ -99,7 +108,8 @@ class _Builder:
             key = self._key(key_node, place)
             below = (*place, key if isinstance(key, int) else str(key))
             if id(key_node) in own:
-                if key in first:
+                if key in first and id(key_node) not in self._doubled:
+                    self._doubled.add(id(key_node))
                     text = f"this key stands here twice, first in line {first[key]}"
                     self._mistakes.at(self._origin(below, line), text)
                 first.setdefault(key, line)
@@ -108,10 +118,16 @@ class _Builder:
 
     def _scalar(self, node: yaml.Node, origin: Origin) -> Any:
         try:
-            return self._loader.construct_object(node, deep=True)
-        except ValueError as error:  # looks like a date or a number and is none
+            value = self._loader.construct_object(node, deep=True)
+        except _UNREADABLE as error:  # looks like a date or a number, or is said to be, and is none
             self._mistakes.at(origin, f"cannot be read ({error}); quote it if it is text")
+            self._mistakes.spoil(origin)
             return node.value
+        if too_large(value):
+            self._mistakes.at(origin, "is a number with too many digits")
+            self._mistakes.spoil(origin)
+            return 0
+        return value
 
     def _key(self, node: yaml.Node, place: Place) -> Any:
         origin = self._origin(place, node.start_mark.line + 1)

@@ -48,7 +48,19 @@ def test_what_becomes_of_a_reference(text: Any, value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("12", 12), ("-3", -3), ("True", True), ("false", False), ("1.5", "1.5"), ("", ""), (7, 7)],
+    [
+        ("12", 12),
+        ("-3", -3),
+        ("True", True),
+        ("false", False),
+        ("1.5", 1.5),
+        (" 5", 5),
+        ("", ""),
+        ("1 a", "1 a"),
+        ("[", "["),
+        ("9" * 50, "9" * 50),
+        (7, 7),
+    ],
 )
 def test_what_a_number_looks_like(text: Any, value: Any) -> None:
     got = typed(text)
@@ -112,6 +124,44 @@ def test_text_of_a_variable_is_read_as_the_options_type(monkeypatch: Any) -> Non
     inline = {"name": "shm", "extra": extra}
     (wire,) = load_deploy(three_stages(output_connectors={"to_stage_1": inline})).wires
     assert wire.sender.options == {"socket_dir": "007", "buffer_ttl_seconds": 1.5}
+
+
+def test_knobs_are_read_as_what_they_are_known_to_be(monkeypatch: Any) -> None:
+    for name, value in {"ID": "5", "S": "0.5", "N": " 5"}.items():
+        monkeypatch.setenv(name, value)
+    extra = {"prompt_cache_id": "$ID", "crossfade_sec": "$S", "my_own_knob": "$N"}
+    inline = {"name": "shm", "extra": extra}
+    (wire,) = load_deploy(three_stages(output_connectors={"to_stage_1": inline})).wires
+    assert wire.sender.knobs == {"prompt_cache_id": "5", "crossfade_sec": 0.5, "my_own_knob": 5}
+
+
+def test_stages_are_matched_by_what_their_ids_come_to(monkeypatch: Any, write: Any) -> None:
+    monkeypatch.setenv("SID", "0")
+    write("stages: [{stage_id: $SID, devices: '1'}, {stage_id: 1}]", "base.yaml")
+    text = (
+        "base_config: base.yaml\n"
+        "connectors: [{from_stage: $SID, to_stage: 1, spec: {name: shm}}]\n"
+        "stages: [{stage_id: 0, host: h}]\n"
+        "platforms: {npu: {stages: [{stage_id: '${SID}', num_replicas: 2}]}}\n"
+    )
+    deploy = load_deploy(write(text), platform="npu")
+    assert list(deploy.stages) == ["0", "1"]
+    first = deploy.stage(0)
+    assert (first.host, first.num_replicas, first.others) == ("h", 2, {"devices": "1"})
+    assert [str(wire.name) for wire in deploy.wires] == ["0->1"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"stages": [{"stage_id": "$NOPE"}]},
+        {"stages": [{"stage_id": 0}], "connectors": {"c": {"name": "$NOPE"}}},
+        {"stages": [{"stage_id": 0}], "edges": [{"from": "$NOPE", "to": 0}]},
+    ],
+)
+def test_an_unset_variable_is_told_once(source: Any) -> None:
+    (text,) = mistakes(source).values()
+    assert "NOPE is not set" in text
 
 
 def test_a_base_may_be_named_by_the_environment(monkeypatch: Any, write: Any) -> None:

@@ -169,10 +169,31 @@ def test_a_platform_may_change_connectors_and_nested_keys() -> None:
     assert deploy.stage(0).tensor_parallel_size == 4
 
 
-def test_an_unknown_platform_is_refused(overlay: Path) -> None:
-    with pytest.raises(ConfigError, match="unknown platform 'npx'; did you mean 'npu'"):
+def test_a_misspelt_platform_is_told_with_the_rest(overlay: Path) -> None:
+    overlay.write_text(OVERLAY + "async_chunk: 3\n")
+    with pytest.raises(ConfigError) as caught:
         load_deploy(overlay, platform="npx")
-    assert load_deploy(overlay, platform="xpu").platform == "xpu"  # known, and no section here
+    assert {m.path for m in caught.value.mistakes} == {"platforms", "async_chunk"}
+    assert "platform 'npx' is not known; did you mean 'npu'?" in str(caught.value)
+
+
+def test_a_platform_without_a_section_changes_nothing(overlay: Path) -> None:
+    assert load_deploy(overlay, platform="xpu") == load_deploy(overlay)
+    assert load_deploy(three_stages(), platform="npx") == load_deploy(three_stages())
+
+
+@pytest.mark.parametrize("platform", [5, ["npu"]])
+def test_a_platform_is_named_by_a_text(platform: Any) -> None:
+    with pytest.raises(ConfigError, match="named by a text"):
+        load_deploy(three_stages(), platform=platform)
+
+
+def test_a_platform_merges_a_stages_environment(overlay: Path) -> None:
+    source = {
+        **three_stages(env={"A": "1", "B": "2"}),
+        "platforms": {"npu": {"stages": [{"stage_id": 0, "env": {"B": "3"}}]}},
+    }
+    assert load_deploy(source, platform="npu").stage(0).others["env"] == {"A": "1", "B": "3"}
 
 
 @pytest.mark.parametrize(

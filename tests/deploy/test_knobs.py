@@ -150,7 +150,7 @@ def test_kinds_of_connectors_are_all_told() -> None:
         (SHM, {"peer_timeout": True}, "has to be a number above 0, not True"),
         (MOONCAKE, {"zmq_port": 70000}, "has to be a port from 1 to 65535, not 70000"),
         (MOONCAKE, {"peer": "x"}, "has to be 'omni-async' or 'vllm-omni', not 'x'"),
-        (MOONCAKE, {"host": "a b"}, "has to be a host name or an address, not 'a b'"),
+        (MOONCAKE, {"host": "a b"}, "a host is a name or an address without a port, not 'a b'"),
         (NIXL, {"backends": [3]}, "has to be a name such as 'UCX', or a list of names, not [3]"),
         (NIXL, {"num_threads": None}, "has to be a whole number of at least 0, not None"),
         (Bare, {"level": ["x" * 99]}, f"has to be a whole number of at least 1, not ['{'x' * 35}..."),

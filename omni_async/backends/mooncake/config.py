@@ -12,7 +12,6 @@ from pydantic import AfterValidator
 
 from ...abc.options import (
     GIB,
-    HOST,
     AddressedOptions,
     DeviceName,
     Options,
@@ -53,9 +52,9 @@ class MooncakeStoreOptions(Options):
     host: Annotated[str, AfterValidator(detected)] = option(
         "127.0.0.1",
         "Address under which other clients of the store reach this one. `auto` is the address by "
-        "which this host reaches others.",
+        "which this host reaches others; a port behind it is the client's own.",
         said="a host name or an address",
-        pattern=HOST,
+        pattern=r"^[^\s/]*$",
     )
     metadata_server: str = option(
         "http://127.0.0.1:8080/metadata",

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import AfterValidator, BeforeValidator
 
-from ...abc.options import GIB, HOST, AddressedOptions, DeviceName, detected, option
+from ...abc.hosts import checked_host
+from ...abc.options import GIB, AddressedOptions, DeviceName, detected, option
 
 
 def _lower(value: Any) -> Any:
@@ -21,11 +22,10 @@ def _lower(value: Any) -> Any:
 class MoriTransferEngineOptions(AddressedOptions):
     """The sender writes into the receiver's registered pool, on AMD GPUs."""
 
-    host: Annotated[str, AfterValidator(detected)] = option(
+    host: Annotated[str, AfterValidator(checked_host), AfterValidator(detected)] = option(
         "127.0.0.1",
         "Where this end's sender listens. `auto` is the address by which this host reaches others.",
         said="a host name or an address",
-        pattern=HOST,
     )
     backend_type: Annotated[
         Literal["rdma", "xgmi"],

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
+from ...abc.hosts import checked_host
 from ...abc.options import (
     GIB,
-    HOST,
     PORT_SAID,
     AddressedOptions,
     DeviceName,
@@ -74,12 +74,11 @@ class YuanrongTransferEngineOptions(AddressedOptions):
 class YuanrongOptions(Options):
     """A store keeps the bytes under the key: openYuanrong's datasystem."""
 
-    host: str = option(
+    host: Annotated[str, AfterValidator(checked_host)] = option(
         "127.0.0.1",
         "Host of the datasystem's worker that this end talks to, usually one of its own host.",
         said="a host name or an address",
         min_length=1,
-        pattern=HOST,
     )
     port: Port = option(35001, "Port of that worker.", said=PORT_SAID)
     get_sub_timeout_ms: int = option(
