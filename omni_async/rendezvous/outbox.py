@@ -15,8 +15,20 @@ from ..errors import UsageError
 from .framing import HEADER, MAX_FDS, close_fds, duplicates, fds_of
 from .messages import Message, encode_into
 
+_BLOCK = 64 << 10
+"""Bytes after which the next word begins a new block: a long buffer is moved whenever it grows."""
 _KEPT_SCRATCH = 64 << 10
 _NO_HEADER = bytes(HEADER.size)
+
+
+class _Block:
+    """Frames that wait together, and descriptors that leave with the first byte of them."""
+
+    __slots__ = ("data", "fds")
+
+    def __init__(self, data: bytearray) -> None:
+        self.data = data
+        self.fds: list[int] = []
 
 
 class Outbox:
@@ -26,19 +38,19 @@ class Outbox:
     its own as soon as :meth:`queue` has returned.
     """
 
-    __slots__ = ("_limit", "_marks", "_queue", "_scratch", "_sock", "_written")
+    __slots__ = ("_blocks", "_limit", "_queued", "_scratch", "_sock", "_start")
 
     def __init__(self, sock: socket.socket, limit: int) -> None:
         self._sock = sock
         self._limit = limit
-        self._queue = bytearray()
         self._scratch = bytearray()
-        self._written = 0
-        # Where in the stream a frame with descriptors begins: each begins a sendmsg of its own.
-        self._marks: deque[tuple[int, list[int]]] = deque()
+        # Each word with descriptors begins a block, as it begins a sendmsg of its own.
+        self._blocks: deque[_Block] = deque()
+        self._start = 0  # bytes of the first block that have been written
+        self._queued = 0
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return self._queued
 
     def now(self, message: Message) -> bool:
         """Write a word at once; only while nothing is queued. ``False``: the rest is queued.
@@ -52,11 +64,12 @@ class Outbox:
             sent = self._sock.send(scratch)
         except (BlockingIOError, InterruptedError):
             sent = 0
-        self._written += sent
         if sent == len(scratch):
             return True
-        self._queue, self._scratch = scratch, self._queue
-        del scratch[:sent]
+        self._scratch = bytearray()
+        self._blocks.append(_Block(scratch))
+        self._start = sent
+        self._queued = len(scratch) - sent
         return False
 
     def queue(self, message: Message, fds: Sequence[int] = ()) -> None:
@@ -71,15 +84,20 @@ class Outbox:
             raise UsageError(f"the word names {wanted} descriptors, {len(fds)} were given")
         if wanted > MAX_FDS:
             raise UsageError(f"one word passes at most {MAX_FDS} descriptors, this one {wanted}")
-        queue = self._queue
-        start = len(queue)
+        blocks = self._blocks
+        fresh = not blocks or bool(fds) or len(blocks[-1].data) >= _BLOCK
+        block = _Block(bytearray()) if fresh else blocks[-1]
+        start = len(block.data)
         try:
-            self._encode(message, queue, start)
+            self._encode(message, block.data, start)
             if fds:
-                self._marks.append((self._written + start, duplicates(fds)))
+                block.fds = duplicates(fds)
         except BaseException:
-            del queue[start:]
+            del block.data[start:]
             raise
+        if fresh:
+            blocks.append(block)
+        self._queued += len(block.data) - start
 
     def _encode(self, message: Message, target: bytearray, start: int) -> None:
         if len(target) < start + HEADER.size:
@@ -98,33 +116,29 @@ class Outbox:
         Raises:
             OSError: the line is broken.
         """
-        queue = self._queue
+        blocks = self._blocks
         try:
-            while queue:
-                sent = self._write_some() if self._marks else self._sock.send(queue)
-                self._written += sent
-                del queue[:sent]
+            while blocks:
+                sent = self._write_some(blocks[0])
+                self._queued -= sent
+                self._start += sent
+                if self._start == len(blocks[0].data):
+                    blocks.popleft()
+                    self._start = 0
         except (BlockingIOError, InterruptedError):
             return False
         return True
 
-    def _write_some(self) -> int:
-        """Up to the next frame with descriptors, or that frame and what follows it."""
-        mark, fds = self._marks[0]
-        distance = mark - self._written
-        if distance:
-            return self._send_part(distance, ())
-        stop = self._marks[1][0] - self._written if len(self._marks) > 1 else len(self._queue)
-        sent = self._send_part(stop, fds)
+    def _write_some(self, block: _Block) -> int:
+        with memoryview(block.data) as whole, whole[self._start :] as part:
+            if not block.fds:
+                return self._sock.send(part)
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", block.fds))
+            sent = self._sock.sendmsg([part], [rights])
         # The kernel ties descriptors to the first byte: they have left even if not all bytes have.
-        self._marks.popleft()
-        close_fds(fds)
+        close_fds(block.fds)
+        block.fds = []
         return sent
-
-    def _send_part(self, stop: int, fds: Sequence[int]) -> int:
-        beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        with memoryview(self._queue) as whole, whole[:stop] as part:
-            return self._sock.sendmsg([part], beside)
 
     def rest(self) -> None:
         """Now and then: give back memory that only a large word needed."""
@@ -133,6 +147,7 @@ class Outbox:
 
     def clear(self) -> None:
         """Forget what is queued and close the duplicates. Idempotent."""
-        self._queue.clear()
-        while self._marks:
-            close_fds(self._marks.popleft()[1])
+        for block in self._blocks:
+            close_fds(block.fds)
+        self._blocks.clear()
+        self._start = self._queued = 0
