@@ -85,7 +85,9 @@ class KeyedStreams:
         """End the streams of a key of that name here; how many. What they put is the transport's."""
         text = f"{owner!r} was ended by cleanup"
         ended = 0
-        for where, stream in [*self._writers.items(), *self._readers.items()]:
+        streams: list[tuple[TransferKey, KeyedWriter | KeyedReader]]
+        streams = [*self._writers.items(), *self._readers.items()]
+        for where, stream in streams:
             if where.key == owner:
                 backend = self.transport.capabilities.backend
                 error = TransferCancelled(text, key=owner, edge=where.edge, backend=backend)
@@ -121,9 +123,8 @@ class KeyedStreams:
         self._writers[where] = writer
         return time_ns(), self._ends.get(where)
 
-    def ends_writing(self, where: TransferKey, writer: KeyedWriter, end: End | None) -> None:
-        if self._writers.get(where) is writer:
-            del self._writers[where]
+    def ends_writing(self, where: TransferKey, end: End | None) -> None:
+        del self._writers[where]
         if end is not None:
             self._ends[where] = end
             end.add_done_callback(lambda _: self._forget(where, end))

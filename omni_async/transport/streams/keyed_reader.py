@@ -128,8 +128,8 @@ class KeyedReader(ChunkReader):
             self._wake()
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(False)
+        if self._waiter is not None:
+            _tell(self._waiter, False)
         self._on_stir()
 
     # --- taking -----------------------------------------------------------------------------------
@@ -230,8 +230,9 @@ class KeyedReader(ChunkReader):
         if self._waiter is not None:
             raise UsageError(f"stream {self.key!r} is being read by another task already")
         loop = asyncio.get_running_loop()
-        waiter = self._waiter = loop.create_future()
-        timer = None if limit is None else loop.call_later(limit, _late, waiter)
+        waiter: asyncio.Future[bool] = loop.create_future()
+        self._waiter = waiter
+        timer = None if limit is None else loop.call_later(limit, _tell, waiter, True)
         try:
             return await waiter
         finally:
@@ -305,10 +306,6 @@ class KeyedReader(ChunkReader):
     # --- gauges -----------------------------------------------------------------------------------
 
     @property
-    def where(self) -> TransferKey:
-        return self._where
-
-    @property
     def queued(self) -> int:
         """The chunk that is here and not handed over."""
         get = self._get
@@ -325,9 +322,9 @@ class KeyedReader(ChunkReader):
         return 0
 
 
-def _late(waiter: asyncio.Future[bool]) -> None:
+def _tell(waiter: asyncio.Future[bool], late: bool) -> None:
     if not waiter.done():
-        waiter.set_result(True)
+        waiter.set_result(late)
 
 
 def _nobody() -> None:

@@ -181,7 +181,7 @@ class KeyedWriter(ChunkWriter):
             return SENT
         if self._end_of_it is None:
             self._end_of_it = self._streams.spawn(self._put_end(reason))
-            self._streams.ends_writing(self._where, self, self._end_of_it)
+            self._streams.ends_writing(self._where, self._end_of_it)
         return Ending(self._end_of_it, loud=reason is None)
 
     async def _put_end(self, reason: str | None) -> OmniAsyncError | None:
@@ -202,15 +202,11 @@ class KeyedWriter(ChunkWriter):
             return False
         self._error = error
         self._meter.end(error, self._chunks)
-        self._streams.ends_writing(self._where, self, None)
+        self._streams.ends_writing(self._where, None)
         self._on_stir()
         return True
 
     # --- gauges -----------------------------------------------------------------------------------
-
-    @property
-    def where(self) -> TransferKey:
-        return self._where
 
     @property
     def queued(self) -> int:

@@ -10,10 +10,12 @@ import abc
 import enum
 from collections.abc import AsyncIterator, Awaitable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from ...errors import StreamClosed
 from ...model import TransferKey
+
+Reader = TypeVar("Reader", bound="ChunkReader")
 
 
 class Mark(enum.Enum):
@@ -153,7 +155,7 @@ class ChunkReader(abc.ABC):
         self.received += 1
         return item
 
-    async def __aenter__(self) -> ChunkReader:
+    async def __aenter__(self: Reader) -> Reader:
         await self._begin()
         return self
 

@@ -10,9 +10,11 @@ import abc
 import asyncio
 from collections.abc import Awaitable, Generator
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from ...model import TransferKey
+
+Writer = TypeVar("Writer", bound="ChunkWriter")
 
 
 class Sent:
@@ -88,7 +90,7 @@ class ChunkWriter(abc.ABC):
     def _begin(self) -> Awaitable[None]:
         """Register the stream."""
 
-    async def __aenter__(self) -> ChunkWriter:
+    async def __aenter__(self: Writer) -> Writer:
         await self._begin()
         return self
 
