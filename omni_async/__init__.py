@@ -18,22 +18,41 @@ if TYPE_CHECKING:
     from .codec import register_type
     from .deploy import Deploy, Stage, load_deploy, open_stage
     from .pool import ManagedBuffer
+    from .stream import (
+        ChunkReady,
+        ChunkTransferAdapter,
+        FrameChunker,
+        SegmentEnded,
+        StreamFailed,
+        StreamFinished,
+        StreamState,
+    )
     from .transport import DEFAULT, Delivery, Edge, Transport, open_transport
+    from .transport.streams import ChunkReader, ChunkWriter
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DEFAULT",
     "Capabilities",
+    "ChunkReader",
+    "ChunkReady",
+    "ChunkTransferAdapter",
+    "ChunkWriter",
     "ConnectorSpec",
     "Delivery",
     "Deploy",
     "Edge",
     "EdgeName",
+    "FrameChunker",
     "Health",
     "ManagedBuffer",
     "Receipt",
+    "SegmentEnded",
     "Stage",
+    "StreamFailed",
+    "StreamFinished",
+    "StreamState",
     "Transport",
     "__version__",
     "load_deploy",
@@ -44,12 +63,21 @@ __all__ = [
 __all__ += errors.__all__
 
 _LATER = {
+    "ChunkReader": "transport.streams",
+    "ChunkReady": "stream",
+    "ChunkTransferAdapter": "stream",
+    "ChunkWriter": "transport.streams",
     "DEFAULT": "transport",
     "Delivery": "transport",
     "Deploy": "deploy",
     "Edge": "transport",
+    "FrameChunker": "stream",
     "ManagedBuffer": "pool",
+    "SegmentEnded": "stream",
     "Stage": "deploy",
+    "StreamFailed": "stream",
+    "StreamFinished": "stream",
+    "StreamState": "stream",
     "Transport": "transport",
     "load_deploy": "deploy",
     "open_stage": "deploy",

@@ -223,6 +223,14 @@ class Writers:
             self._expired.popitem(last=False)
         return len(old)
 
+    def discard(self, key: TransferKey) -> bool:
+        """Drop the stream that has ended and that nobody has begun to read; whether there was one."""
+        outlet = self._outlets.get(key)
+        if outlet is None or not outlet.ended:
+            return False
+        self._break(outlet, Broken.CLEANED)
+        return True
+
     def oldest(self) -> float | None:
         """When the first of those ended that nobody has begun to read."""
         return min((o.ended_at for o in self._outlets.values() if o.ended), default=None)

@@ -239,6 +239,13 @@ class DirectWriter(ChunkWriter):
     def abort(self, reason: str) -> Awaitable[None]:
         return self._end(reason or "aborted")
 
+    def discard(self) -> bool:
+        """Drop what another writer of this key has finished and nobody has begun to read."""
+        self._bound.check()
+        dropped = self._sending.core.streams.discard(self._where)
+        self._sending.pump()
+        return dropped
+
     def _end(self, reason: str | None) -> Awaitable[None]:
         self._bound.check()
         if self._outlet is not None:
