@@ -171,6 +171,7 @@ class StreamHealth(msgspec.Struct, kw_only=True, frozen=True):
     """The streams of one edge, at one of its ends."""
 
     role: Role
+    edge: EdgeName
     opened: int = 0
     """Streams that were begun here."""
     finished: int = 0
@@ -211,7 +212,7 @@ class StreamHealth(msgspec.Struct, kw_only=True, frozen=True):
                 yield f"{name}.sum", value.total
                 yield f"{name}.p50", value.quantile(0.5)
                 yield f"{name}.p99", value.quantile(0.99)
-            elif name != "role":
+            elif name not in ("role", "edge"):
                 yield name, value
 
 

@@ -9,14 +9,21 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Protocol
 
 from ..errors import BackendUnavailable
-from ..model import Health
+from ..model import Health, Spread, StreamHealth
 
 try:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        Metric,
+    )
     from prometheus_client.registry import Collector
+    from prometheus_client.utils import floatToGoString
 except ImportError as error:
     raise BackendUnavailable(
         "the Prometheus exporter needs prometheus-client",
@@ -37,6 +44,32 @@ GAUGES = {
     "pool_size": "Limit of the pool in bytes.",
     "pool_used": "Bytes of the pool in use.",
     "quarantined": "Slots kept because an operation on them has not ended.",
+}
+
+
+STREAM_COUNTERS = {
+    "opened": "Streams begun here.",
+    "finished": "Streams that were read or written to their end.",
+    "aborted": "Streams that their writer gave up, or that were cleaned up.",
+    "left": "Streams that their reader left before the end.",
+    "failures": "Streams that ended by an error.",
+    "chunks": "Chunks sent by writers here, or handed to readers here.",
+    "nbytes": "Bytes of these chunks.",
+    "stalls": "Sends that waited for credit; at a reader, streams in which nothing came for too long.",
+    "stalled_seconds": "How long these sends have waited.",
+    "drops": "Chunks that nobody will be handed.",
+}
+METRIC = {"nbytes": "bytes"}
+"""Names that Prometheus says in another way."""
+STREAM_GAUGES = {
+    "queued": "Chunks here: not under way yet, or not handed over yet.",
+    "in_flight": "Chunks under way.",
+    "credits": "Chunks that may be sent now.",
+}
+STREAM_SPREADS = {
+    "first_chunk_seconds": "From a stream's opening for reading to its first chunk.",
+    "chunk_seconds": "From a chunk's sending to its reader having it, on one clock.",
+    "chunk_bytes": "Bytes of a chunk.",
 }
 
 
@@ -138,6 +171,41 @@ class TransportCollector(Collector):
             known.add_metric(labels(one), float(answered))
         yield status
         yield known
+        yield from self._streams([(labels(one), one.last) for one in watched], names)
+
+    def _streams(
+        self, watched: list[tuple[list[str], Health]], names: list[str]
+    ) -> Iterator[Metric]:
+        """The families of streams, one sample per transport and edge."""
+        names = [*names, "role", "from_stage", "to_stage"]
+        found: list[tuple[list[str], StreamHealth]] = []
+        for labels, health in watched:
+            for streams in health.streams.values():
+                found.append(([*labels, streams.role, *streams.edge], streams))
+        for name, text in STREAM_COUNTERS.items():
+            counter = CounterMetricFamily(
+                f"omni_async_stream_{METRIC.get(name, name)}", text, labels=names
+            )
+            for labels, streams in found:
+                counter.add_metric(labels, getattr(streams, name))
+            yield counter
+        for name, text in STREAM_GAUGES.items():
+            gauge = GaugeMetricFamily(f"omni_async_stream_{name}", text, labels=names)
+            for labels, streams in found:
+                gauge.add_metric(labels, getattr(streams, name))
+            yield gauge
+        for name, text in STREAM_SPREADS.items():
+            histogram = HistogramMetricFamily(f"omni_async_stream_{name}", text, labels=names)
+            for labels, streams in found:
+                spread: Spread = getattr(streams, name)
+                histogram.add_metric(labels, _buckets(spread), spread.total)
+            yield histogram
+
+
+def _buckets(spread: Spread) -> list[tuple[str, float]]:
+    """Upper bounds, and how many values do not exceed each."""
+    bounds = [*map(floatToGoString, spread.bounds), "+Inf"]
+    return list(zip(bounds, accumulate(spread.counts), strict=True))
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -78,6 +78,7 @@ class EdgeMeter:
         """The totals now, with gauges that others know."""
         return StreamHealth(
             role=self.role,
+            edge=self.name,
             opened=self.opened,
             finished=self.finished,
             aborted=self.aborted,

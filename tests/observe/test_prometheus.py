@@ -6,13 +6,25 @@ import asyncio
 import subprocess
 import sys
 import threading
+import urllib.request
 
 import pytest
 
-from omni_async.model import Health
+import omni_async
+from omni_async.model import Health, StreamHealth
+from omni_async.observe.streams import SECONDS
 
 prometheus_client = pytest.importorskip("prometheus_client")
-from omni_async.observe.prometheus import COUNTERS, GAUGES, TransportCollector  # noqa: E402
+from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
+
+from omni_async.observe.prometheus import (  # noqa: E402
+    COUNTERS,
+    GAUGES,
+    STREAM_COUNTERS,
+    STREAM_GAUGES,
+    STREAM_SPREADS,
+    TransportCollector,
+)
 
 
 class Sick:
@@ -118,3 +130,68 @@ def test_without_the_extra_the_error_says_how_to_get_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "pip install 'omni-async[prometheus]'\n", done.stderr
+
+
+async def test_streams_are_scraped_over_http(namespace: str) -> None:
+    registry = prometheus_client.CollectorRegistry()
+    collector = TransportCollector()
+    registry.register(collector)
+    server, thread = prometheus_client.start_http_server(0, "127.0.0.1", registry)
+    url = f"http://127.0.0.1:{server.server_port}/metrics"
+    try:
+        async with (
+            omni_async.open_transport("memory", role="sender", stage=0, namespace=namespace) as tx,
+            omni_async.open_transport(
+                "memory", role="receiver", stage=1, namespace=namespace
+            ) as rx,
+        ):
+            collector.add(tx, pipeline="speech")
+            collector.add(rx, pipeline="speech")
+            async with rx.edge(0, 1).stream("r") as reader, tx.edge(0, 1).stream("r") as writer:
+                for size in (10, 2000, 7000):
+                    await writer.send(b"x" * size)
+                for _ in range(2):
+                    await reader.read()
+                text = await asyncio.to_thread(_fetched, url)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    found = {
+        (sample.name, sample.labels["role"], sample.labels.get("le")): sample
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name.startswith("omni_async_stream_")
+    }
+
+    def value(name: str, role: str, le: str | None = None) -> float:
+        sample = found[f"omni_async_stream_{name}", role, le]
+        assert sample.labels["pipeline"] == "speech"
+        assert (sample.labels["from_stage"], sample.labels["to_stage"]) == ("0", "1")
+        return float(sample.value)
+
+    assert (value("chunks_total", "sender"), value("chunks_total", "receiver")) == (3, 2)
+    assert value("bytes_total", "sender") > 9010
+    assert value("queued", "receiver") == 1
+    assert value("credits", "receiver") > 0
+    assert value("opened_total", "receiver") == 1
+    for name in ("finished", "aborted", "left", "failures", "drops", "stalls", "stalled_seconds"):
+        assert value(f"{name}_total", "sender") == 0
+    assert value("first_chunk_seconds_count", "receiver") == 1
+    assert value("chunk_seconds_count", "receiver") == 2
+    assert 0 < value("chunk_seconds_sum", "receiver") < 30
+    counts = [value("chunk_seconds_bucket", "receiver", str(bound)) for bound in SECONDS]
+    assert counts == sorted(counts)
+    assert value("chunk_seconds_bucket", "receiver", "+Inf") == 2
+    sizes = [value("chunk_bytes_bucket", "sender", le) for le in ("1024.0", "4096.0", "16384.0")]
+    assert sizes == [1, 2, 3]
+
+
+def _fetched(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+def test_every_number_of_a_stream_is_exported() -> None:
+    known = {*STREAM_COUNTERS, *STREAM_GAUGES, *STREAM_SPREADS, "role", "edge"}
+    assert known == set(StreamHealth.__struct_fields__)

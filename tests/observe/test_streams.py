@@ -125,6 +125,7 @@ def test_health_is_flat_with_streams() -> None:
     times = Spread((0.001, 0.002), (0, 2, 0), 0.003)
     streams = StreamHealth(
         role="sender",
+        edge=EDGE,
         chunks=7,
         first_chunk_seconds=times,
         chunk_seconds=times,
