@@ -23,8 +23,8 @@ from .ports import (
     LAST_PORT,
     Purpose,
     SendingEndpoint,
-    collisions,
     is_port,
+    meetings,
     stage_number,
     way_out,
 )
@@ -113,7 +113,7 @@ def check_ports(
             mistakes.add(places[family.first.stage], problem)
     told: set[tuple[str, str, Purpose]] = set()
     advice: str | None = None
-    for collision in collisions(known):
+    for collision in meetings(known):
         other, this = collision
         which = (this.stage, this.connector, this.purpose)
         if which in told:

@@ -7,6 +7,7 @@ Never: changes a knob, knows a place in a file.
 from __future__ import annotations
 
 import difflib
+import functools
 import types
 from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -68,22 +69,27 @@ def _connectors_with(key: str) -> list[str]:
     return sorted(name for name in names if key in registry.options_for(name).model_fields)
 
 
+@functools.lru_cache(maxsize=4096)
 def _knob_meant(key: str) -> str | None:
     """The knob that differs by a slip only: not by a whole word, which would make it another one."""
     return next((knob for knob in KNOBS if _slipped(key.lower(), knob)), None)
 
 
 def _slipped(written: str, knob: str) -> bool:
+    if not 0.8 * len(knob) <= len(written) <= 1.25 * len(knob):
+        return False
     words, known = written.split("_"), knob.split("_")
     if len(words) == len(known):
-        return all(_alike(a, b) >= _LIKE_A_WORD for a, b in zip(words, known, strict=True)) and (
-            _alike(written, knob) >= _LIKE_A_KNOB
+        return _alike(written, knob, _LIKE_A_KNOB) and all(
+            _alike(a, b, _LIKE_A_WORD) for a, b in zip(words, known, strict=True)
         )
-    return _alike("".join(words), "".join(known)) >= _LIKE_A_KNOB
+    return _alike("".join(words), "".join(known), _LIKE_A_KNOB)
 
 
-def _alike(a: str, b: str) -> float:
-    return difflib.SequenceMatcher(None, a, b, autojunk=False).ratio()
+def _alike(a: str, b: str, least: float) -> bool:
+    compared = difflib.SequenceMatcher(None, a, b, autojunk=False)
+    # The first is an upper bound of the second, and costs a tenth.
+    return compared.quick_ratio() >= least and compared.ratio() >= least
 
 
 def validate(

@@ -56,6 +56,11 @@ Listed = Annotated[list[T], BeforeValidator(_listed)]
 Mapped = Annotated[dict[str, T], BeforeValidator(_nothing_is_empty)]
 
 
+MOST_RANKS = 4096
+MOST_REPLICAS = 1 << 16
+"""More than any machine has: a slip, and work without end for whoever counts ports."""
+
+
 def _count(value: Any) -> Any:
     """vLLM-Omni 0.30 takes ``"3"`` and ``3.0`` for 3."""
     if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value):
@@ -107,8 +112,8 @@ class StageModel(_Model):
 
     stage_id: StageId
     host: Annotated[str, AfterValidator(checked_host)] | None = None
-    num_replicas: Annotated[int, BeforeValidator(_count), Field(ge=1)] = 1
-    tensor_parallel_size: int = Field(default=1, ge=1)
+    num_replicas: Annotated[int, BeforeValidator(_count), Field(ge=1, le=MOST_REPLICAS)] = 1
+    tensor_parallel_size: int = Field(default=1, ge=1, le=MOST_RANKS)
     engine_input_source: Listed[StageId] = []
     input_connectors: Mapped[Reference] = {}
     output_connectors: Mapped[Reference] = {}
@@ -304,6 +309,8 @@ def _translate(tree: Any, detail: Any, mistakes: Mistakes) -> Place:
         text = f"has to be {_KINDS[kind]}, not {said(detail['input'])}"
     elif kind in ("too_short", "string_too_short"):
         text = "must not be empty"
+    elif kind == "less_than_equal":
+        text = f"has to be at most {detail['ctx']['le']}, not {said(detail['input'])}"
     elif kind == "greater_than_equal":
         text = f"has to be at least {detail['ctx']['ge']}, not {said(detail['input'])}"
     else:

@@ -115,10 +115,27 @@ def collisions(endpoints: Iterable[SendingEndpoint]) -> Iterator[Collision]:
                     yield Collision(first, second)
 
 
+def meetings(endpoints: Iterable[SendingEndpoint]) -> Iterator[Collision]:
+    """Of :func:`collisions` one for each group of stages, connectors and purposes that meet.
+
+    Many ranks collide like one: whether two endpoints on a port may be on one host is the same for all
+    their ranks and replicas, so each group is looked at once.
+    """
+    seen: set[tuple[tuple[str, str, Purpose], ...]] = set()
+    by_port: dict[int, list[SendingEndpoint]] = {}
+    for endpoint in endpoints:
+        by_port.setdefault(endpoint.port, []).append(endpoint)
+    for together in by_port.values():
+        group = tuple((e.stage, e.connector, e.purpose) for e in together)
+        if len(group) > 1 and group not in seen:
+            seen.add(group)
+            yield from collisions(together)
+
+
 def way_out(endpoints: Sequence[SendingEndpoint]) -> str:
     """What to change where some of these collide, so that none does."""
     strided = [endpoint._replace(scheme="strided") for endpoint in endpoints]
-    if not any(collisions(strided)) and all(is_port(endpoint.port) for endpoint in strided):
+    if not any(meetings(strided)) and all(is_port(endpoint.port) for endpoint in strided):
         compact = [endpoint.connector for endpoint in endpoints if endpoint.scheme == "compact"]
         names = " and ".join(dict.fromkeys(compact))
         return f"write 'port_scheme: strided' in the extra of {names}"

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -110,3 +111,86 @@ def test_a_dump_is_the_callers_own(write: Any) -> None:
     deploy = load_deploy(write(RIGHT))
     deploy.dump()["stages"][0]["output_connectors"]["to_stage_1"] = "changed"
     assert deploy.dump()["stages"][0]["output_connectors"] == {"to_stage_1": "fast"}
+
+
+NESTED = st.fixed_dictionaries(
+    {},
+    optional={
+        "runtime": st.fixed_dictionaries(
+            {},
+            optional={
+                "num_replicas": st.sampled_from([1, 2, "$N", "3"]),
+                "devices": st.sampled_from(["0", "0,1"]),
+            },
+        ),
+        "engine_args": st.fixed_dictionaries(
+            {}, optional={"tensor_parallel_size": st.integers(1, 3), "model": st.just("m")}
+        ),
+        "parallel_config": st.fixed_dictionaries({"tensor_parallel_size": st.integers(1, 3)}),
+        "num_replicas": st.integers(1, 3),
+        "tensor_parallel_size": st.sampled_from([1, 2, "${N}"]),
+        "host": st.sampled_from(["node", "$HOST"]),
+        "env": st.dictionaries(st.sampled_from("AB"), st.sampled_from(["1", "$PATH"])),
+    },
+)
+FAR = {
+    "name": "MooncakeTransferEngineConnector",
+    "extra": {"port_scheme": "strided", "zmq_port": "$PORT", "codec_chunk_frames": "$N"},
+}
+SECTIONS = st.dictionaries(
+    st.sampled_from(["npu", "cuda"]),
+    st.builds(
+        lambda key, stages, extra: {
+            key: [{"stage_id": i, **stage} for i, stage in enumerate(stages)],
+            **extra,
+        },
+        st.sampled_from(["stages", "stage_args"]),
+        st.lists(NESTED, max_size=2),
+        st.sampled_from([{}, {"connectors": {"far": {"extra": {"zmq_port": 51000}}}}]),
+    ),
+)
+
+
+@given(
+    st.lists(NESTED, min_size=2, max_size=2),
+    st.lists(NESTED, max_size=2),
+    SECTIONS,
+    st.sampled_from([None, "npu", "cuda"]),
+    st.sampled_from(["alias", "list", "runtime"]),
+)
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_dump_of_all_that_files_are_made_of(
+    tmp_path: Path,
+    stages: list[dict[str, Any]],
+    upper: list[dict[str, Any]],
+    sections: dict[str, Any],
+    platform: str | None,
+    shape: str,
+) -> None:
+    """Bases, platforms, older shapes, nested keys and the environment: no longer there, and meant."""
+    listed = [{"stage_id": i, **stage} for i, stage in enumerate(stages)]
+    base: dict[str, Any] = {"stage_args" if shape == "runtime" else "stages": listed}
+    if shape == "list":
+        base["connectors"] = [{"from_stage": "0", "to_stage": "1", "spec": FAR}]
+        sections = {name: {**section, "connectors": None} for name, section in sections.items()}
+    else:
+        listed[1]["input_connectors"] = {"from_stage_0": "far"}
+        holder = base.setdefault("runtime", {}) if shape == "runtime" else base
+        holder["connectors"] = {"far": FAR}
+    overlay = {
+        "base_config": "base.yaml",
+        "stages": [{"stage_id": i, **stage} for i, stage in enumerate(upper)],
+        "platforms": sections,
+    }
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(base, sort_keys=False))
+    path = tmp_path / "overlay.yaml"
+    path.write_text(yaml.safe_dump(overlay, sort_keys=False))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"N": "2", "HOST": "node", "PORT": "50100"}.items():
+            patch.setenv(name, value)
+        deploy = load_deploy(path, platform=platform)
+    dumped = deploy.dump()
+    assert load_deploy(dumped) == load_deploy(dumped, platform=platform) == deploy
+    assert load_deploy(json.loads(json.dumps(dumped))) == deploy

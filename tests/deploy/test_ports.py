@@ -17,6 +17,7 @@ from omni_async.deploy.ports import (
     SendingEndpoint,
     collisions,
     is_port,
+    meetings,
     stage_number,
     way_out,
 )
@@ -198,6 +199,7 @@ def test_exactly_the_true_collisions_are_found(endpoints: list[SendingEndpoint])
 
 @given(topologies())
 def test_what_is_not_refused_has_a_port_of_its_own(endpoints: list[SendingEndpoint]) -> None:
+    assert any(meetings(endpoints)) is any(collisions(endpoints))
     if any(collisions(endpoints)):
         return
     for host in ("a", "b"):

@@ -6,6 +6,7 @@ Never: looks at the file again.
 
 from __future__ import annotations
 
+import math
 import os.path
 from typing import Any, Literal, NamedTuple
 
@@ -33,6 +34,8 @@ def said(origin: Origin, deploy: Deploy) -> str:
     elsewhere = ""
     if origin.source not in ("", deploy.source):
         elsewhere = os.path.relpath(origin.source, os.path.dirname(deploy.source))
+    if origin.kind == "call":
+        return "call"
     if origin.kind == "environment":
         return f"environment {', '.join(f'${name}' for name in origin.variables)}"
     if origin.kind == "platform":
@@ -98,7 +101,21 @@ def option_values(deploy: Deploy, connector: Connector) -> dict[str, Known]:
 def knob_values(deploy: Deploy, connector: Connector) -> dict[str, Known]:
     """What stage processors read."""
     knobs = connector.knobs
-    return {key: Known(v, said(connector.origin(key), deploy)) for key, v in knobs.items()}
+    return {
+        key: Known(jsonable(value), said(connector.origin(key), deploy))
+        for key, value in knobs.items()
+    }
+
+
+def jsonable(value: Any) -> Any:
+    """A value of YAML as JSON can hold it: dates, bytes and what is no number as text."""
+    if isinstance(value, dict):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return [jsonable(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if isinstance(value, (str, int, float, type(None))) else str(value)
 
 
 def unused(deploy: Deploy) -> dict[str, str]:
