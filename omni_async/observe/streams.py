@@ -154,21 +154,14 @@ class StreamMeter:
         self._edge.drops += count
         _log.warning("stream.drop", **self._names, count=count, reason=reason)
 
-    def end(
-        self,
-        error: OmniAsyncError | None,
-        chunks: int,
-        *,
-        dropped: int = 0,
-        stalled: bool = False,
-    ) -> None:
+    def end(self, error: OmniAsyncError | None, chunks: int, *, dropped: int = 0) -> None:
         """The stream is over: finished, or by ``error``. Only the first end counts."""
         if self._over:
             return
         self._over = True
         edge = self._edge
         edge.drops += dropped
-        edge.stalls += stalled
+        edge.stalls += isinstance(error, TimeoutError)  # nothing came, or nobody took it
         if error is None:
             edge.finished += 1
             if _log.enabled(DEBUG):

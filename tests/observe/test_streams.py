@@ -14,6 +14,7 @@ from omni_async.errors import (
     PeerLost,
     StreamAborted,
     StreamClosed,
+    StreamStalled,
     TransferCancelled,
 )
 from omni_async.model import EdgeName, Health, Spread, StreamHealth, TransferKey
@@ -52,6 +53,7 @@ def test_a_reader_s_stream_is_told_with_edge_and_request(caplog: pytest.LogCaptu
         (TransferCancelled("x"), "INFO stream.abort", "aborted"),
         (StreamClosed("x"), "INFO stream.leave", "left"),
         (PeerLost("x"), "WARNING stream.fail", "failures"),
+        (StreamStalled("x"), "WARNING stream.fail", "failures"),
     ],
 )
 def test_an_end_is_told_by_what_it_is(
@@ -59,14 +61,15 @@ def test_an_end_is_told_by_what_it_is(
 ) -> None:
     meter = EdgeMeter(EDGE, "sender")
     with caplog.at_level("INFO", "omni_async"):
-        meter.open("r").end(error, 3, dropped=2, stalled=True)
+        meter.open("r").end(error, 3, dropped=2)
     assert told(caplog) == [
         f"{event} edge='0->1' request='r' role='sender' chunks=3 seconds=… dropped=2 "
         f"error='{type(error).__name__}' reason='x'"
     ]
     seen = meter.snapshot(0, 0, 0)
     counts = (seen.finished, seen.aborted, seen.left, seen.failures)
-    assert (sum(counts), getattr(seen, counter), seen.drops, seen.stalls) == (1, 1, 2, 1)
+    assert (sum(counts), getattr(seen, counter), seen.drops) == (1, 1, 2)
+    assert seen.stalls == isinstance(error, TimeoutError)
 
 
 def test_leaving_and_dropping(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ Never: asks for two items at once, waits longer than its stall limit, tells the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._aio.deadline import seconds
@@ -80,7 +80,6 @@ class KeyedReader(ChunkReader):
         self._chunks = 0
         self._get: asyncio.Task[Got] | None = None
         self._waiter: asyncio.Future[bool] | None = None
-        self._on_stir: Callable[[], None] = _nobody
 
     def _begin(self) -> Awaitable[None]:
         if self._begun:
@@ -130,7 +129,6 @@ class KeyedReader(ChunkReader):
     def _wake(self) -> None:
         if self._waiter is not None:
             _tell(self._waiter, False)
-        self._on_stir()
 
     # --- taking -----------------------------------------------------------------------------------
 
@@ -194,8 +192,7 @@ class KeyedReader(ChunkReader):
     def _over_by(self, error: OmniAsyncError) -> None:
         if self._error is None:
             self._error = error
-        stalled = isinstance(error, StreamStalled)
-        self._meter.end(self._error, self._chunks, stalled=stalled)
+        self._meter.end(self._error, self._chunks)
         self._streams.ends_reading(self._where, self)
 
     def _told(self, error: OmniAsyncError) -> OmniAsyncError:
@@ -244,37 +241,14 @@ class KeyedReader(ChunkReader):
     def _name(self) -> str:
         return f"stream {self.key!r} on {self._where.edge}"
 
-    # --- for whoever reads many streams -----------------------------------------------------------
-
-    def drive(self, on_stir: Callable[[], None]) -> None:
-        """Begin; ``on_stir`` is called on the event loop when something has arrived, or an end."""
-        self._on_stir = on_stir
-        self._begin()
-
     @property
     def ready(self) -> bool:
-        """Whether :meth:`next_item` has something, or a reason why nothing comes."""
+        """Whether there is an item, or a reason why nothing comes."""
         if not self._begun:
             raise UsageError(f"stream {self.key!r} has not begun: enter it by 'async with'")
         if self._left:
             raise UsageError(f"{self._name} has been left here")
         return self._get is None or self._get.done()
-
-    def next_item(self) -> Any:
-        """The next chunk or :class:`Mark`, while it is :attr:`ready`; errors as for :meth:`read`."""
-        item = self._item_nowait()
-        self.received += not isinstance(item, Mark)
-        return item
-
-    def acknowledge(self, chunks: int) -> None:
-        """Nobody would hear it."""
-
-    def widen(self, window: int) -> None:
-        """Nobody is held back."""
-
-    def describe(self) -> str:
-        """What is known of the sender, for errors."""
-        return "a store knows nothing of the sender"
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -325,7 +299,3 @@ class KeyedReader(ChunkReader):
 def _tell(waiter: asyncio.Future[bool], late: bool) -> None:
     if not waiter.done():
         waiter.set_result(late)
-
-
-def _nobody() -> None:
-    """Until somebody drives the stream."""

@@ -7,13 +7,12 @@ Never: learns of its reader: only space for what it puts holds it back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Generator
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from ..._aio.finish import finish_all
 from ...errors import (
-    BackPressure,
     EncodeError,
     OmniAsyncError,
     StreamAborted,
@@ -59,8 +58,6 @@ class KeyedWriter(ChunkWriter):
         self._error: OmniAsyncError | None = None
         """Why nothing can be sent any more."""
         self._end_of_it: End | None = None
-        self._marks: set[asyncio.Task[None]] = set()
-        self._on_stir: Callable[[], None] = _nobody
 
     @property
     def sent(self) -> int:
@@ -85,8 +82,6 @@ class KeyedWriter(ChunkWriter):
                 self._meter.sent(receipt.nbytes)
         except EncodeError as error:
             raise _inside(error) from error.__cause__
-        finally:
-            self._on_stir()
 
     async def end_segment(self) -> None:
         self._check()
@@ -124,50 +119,6 @@ class KeyedWriter(ChunkWriter):
         if self._end_of_it is not None:
             raise UsageError(f"stream {self.key!r} on {self._where.edge} has been ended here")
 
-    # --- for whoever writes many streams ----------------------------------------------------------
-
-    def drive(self, on_stir: Callable[[], None]) -> None:
-        """Begin; ``on_stir`` is called on the event loop when there is room again, or an end."""
-        self._on_stir = on_stir
-        self._begin()
-
-    @property
-    def room(self) -> int:
-        """Chunks that :meth:`send` would begin to put now: one, unless it is putting."""
-        return int(bool(self._generation) and not self._turn.locked())
-
-    def send_nowait(self, chunk: Any) -> None:
-        """Refused: nothing gets into a store at once.
-
-        Raises:
-            BackPressure: always; await :meth:`send`.
-            As :meth:`send`.
-        """
-        self._check()
-        raise BackPressure(
-            f"stream {self.key!r} on {self._where.edge} is kept in a store; await send",
-            key=self.key,
-            edge=self._where.edge,
-        )
-
-    def end_segment_nowait(self) -> None:
-        """As :meth:`end_segment`, behind what is being sent."""
-        self._check()
-        mark = self._streams.spawn(self._mark())
-        self._marks.add(mark)
-        mark.add_done_callback(self._marks.discard)
-
-    async def _mark(self) -> None:
-        try:
-            async with self._turn:
-                await self._put(Kind.SEGMENT, None)
-        except OmniAsyncError as error:  # what follows must not seem to be of the same segment
-            self.fail(error)
-
-    def failure(self) -> OmniAsyncError | None:
-        """Why nothing can be sent any more, if so."""
-        return self._error
-
     # --- the end ----------------------------------------------------------------------------------
 
     def finish(self) -> Awaitable[None]:
@@ -203,7 +154,6 @@ class KeyedWriter(ChunkWriter):
         self._error = error
         self._meter.end(error, self._chunks)
         self._streams.ends_writing(self._where, None)
-        self._on_stir()
         return True
 
     # --- gauges -----------------------------------------------------------------------------------
@@ -227,7 +177,3 @@ def _inside(error: EncodeError) -> EncodeError:
     error.args = (str(error).replace("value[2]", "value", 1),)
     error.path = None if error.path is None else error.path.replace("value[2]", "value", 1)
     return error
-
-
-def _nobody() -> None:
-    """Until somebody drives the stream."""
