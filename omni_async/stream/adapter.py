@@ -171,7 +171,7 @@ class ChunkTransferAdapter:
         inbox = self._inbox
         producer = self._writes(output)
         if producer is not None:
-            producer.submit(request_id, output, position, finished, segment_ended)
+            producer.desk.submit(request_id, output, position, finished, segment_ended)
         else:
             inbox.check()
 
@@ -285,16 +285,18 @@ class ChunkTransferAdapter:
             counts[0] += 1
             counts[1] += isinstance(event, ChunkReady)
         elif isinstance(request, Outgoing) and self._producer is not None:
-            self._producer.taken(request)
+            self._producer.desk.forget(request)
 
     # --- both -------------------------------------------------------------------------------------
 
     def state(self, request_id: str) -> StreamState:
         """Of what the request reads, if it does, else of what it writes; any thread."""
-        for half in (self._consumer, self._producer):
-            if half is not None and (state := half.state(request_id)) is not StreamState.UNKNOWN:
-                return state
-        return StreamState.UNKNOWN
+        state = StreamState.UNKNOWN
+        if self._consumer is not None:
+            state = self._consumer.state(request_id)
+        if state is StreamState.UNKNOWN and self._producer is not None:
+            state = self._producer.desk.state(request_id)
+        return state
 
     def abort(self, request_id: str, reason: str = "aborted") -> None:
         """Give a request up, in both directions; any thread.
@@ -315,13 +317,14 @@ class ChunkTransferAdapter:
     @property
     def requests(self) -> frozenset[str]:
         """Ids that something is kept of: what a scheduler does not know of them it may abort."""
-        ids = [half.ids() for half in (self._consumer, self._producer) if half is not None]
-        return frozenset().union(*ids)
+        read = self._consumer.ids() if self._consumer is not None else []
+        written = self._producer.desk.ids() if self._producer is not None else []
+        return frozenset([*read, *written])
 
     @property
     def dropped(self) -> int:
         """Outputs that were at or below the furthest position of their request."""
-        return self._producer.dropped if self._producer is not None else 0
+        return self._producer.desk.dropped if self._producer is not None else 0
 
 
 class EventStream:

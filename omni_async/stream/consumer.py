@@ -6,7 +6,6 @@ Never: polls; lets a request hear of an older one that had its id; gives credit 
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -49,7 +48,8 @@ class Consumer:
         self._tasks = tasks
         self._requests: dict[str, Incoming] = {}
         self._active = 0
-        self._parked: deque[Incoming] = deque()
+        self._parked: dict[Incoming, None] = {}
+        """In the order in which they came."""
         self._stalls: StallClock[Incoming] = StallClock(stall_timeout, self._stalled)
         self.stalls = 0
         """Requests that have failed because nothing came."""
@@ -115,7 +115,7 @@ class Consumer:
         except OmniAsyncError as error:
             self._broke(request, error)
             return
-        self._parked.append(request)
+        self._parked[request] = None
         self._promote()
 
     @property
@@ -126,11 +126,12 @@ class Consumer:
     def _promote(self) -> None:
         """Those who came first become active, as long as more may be."""
         while self._parked and self._room:
-            request = self._parked.popleft()
-            if not request.dead and request.reading is not None:
-                request.active = True
-                self._active += 1
-                self._stalls.start(request)
+            request = next(iter(self._parked))
+            del self._parked[request]
+            request.active = True
+            self._active += 1
+            self._stalls.start(request)
+            if request.reading is not None:
                 request.reading.begin()
 
     def _arrived(self, request: Incoming, item: Any) -> None:
@@ -198,6 +199,7 @@ class Consumer:
         request.over = True
         self._stalls.stop(request)
         self._leave(request)
+        self._parked.pop(request, None)
         if request.active:
             request.active = False
             self._active -= 1
@@ -209,7 +211,7 @@ class Consumer:
         with self._lock:
             requests = list(self._requests.values())
             self._requests.clear()
-        self._parked.clear()
+        self._max_active = -1  # nobody becomes active any more
         for request in requests:
             request.drop()
             self._close(request)

@@ -22,6 +22,6 @@ def failure(
         failed = StreamAborted(text, reason=reason, key=request_id, edge=edge)
         failed.__cause__ = error
         return failed
-    if isinstance(error, CodecError):  # it knows of its value only
+    if isinstance(error, CodecError) and repr(request_id) not in str(error):
         error.args = (f"{where}{error}",)
     return error

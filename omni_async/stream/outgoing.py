@@ -22,8 +22,8 @@ class Outgoing(Request):
     """One generation of a request id."""
 
     __slots__ = (
-        "after", "before", "chunks", "closed", "context", "error", "nbytes", "over", "queue", "sent",
-        "watermark", "writing",
+        "after", "before", "chunks", "closed", "context", "error", "nbytes", "over", "queue", "reason",
+        "sent", "watermark", "writing",
     )  # fmt: skip
 
     def __init__(self, request_id: str, context: Context, before: Outgoing | None) -> None:
@@ -33,7 +33,8 @@ class Outgoing(Request):
         self.chunks = 0
         """Outputs and chunks that wait."""
         self.nbytes = 0
-        self.watermark: int | None = None
+        self.watermark = -1
+        """The furthest position of what was submitted in this segment."""
         self.closed = False
         """Its last output was submitted."""
         # The loop's:
@@ -43,9 +44,15 @@ class Outgoing(Request):
         self.writing: Writing | None = None
         self.error: OmniAsyncError | None = None
         self.over = False
+        self.reason = ""
+        """Why it ended before its end."""
         self.before = before
         """The generation whose end has to leave first."""
         self.after: Outgoing | None = None
+
+    def covers(self, position: int | None) -> bool:
+        """Whether what leads up to this position was submitted before."""
+        return position is not None and position <= self.watermark
 
 
 class Submission(NamedTuple):

@@ -33,7 +33,7 @@ class Context:
         self.knobs = knobs
         """What the deploy file says for the edge, such as ``codec_chunk_frames``."""
         self.state: dict[str, Any] = {}
-        """The processor's own, for this request; gone when the request is."""
+        """The processor's own, for this segment of this request."""
         self.finished = False
         """Whether this is the last output: what was held back has to be returned now."""
         self.segment_ended = False
