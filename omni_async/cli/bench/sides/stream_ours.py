@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from time import perf_counter_ns as now
 from typing import Any
 
@@ -16,6 +16,7 @@ import omni_async
 
 from ..chunks import check, cpu_seconds, tensor_of, tensors, with_meta
 from ..line import Line
+from ..pace import Pace
 
 
 async def work(line: Line, friends: list[socket.socket], job: dict[str, Any]) -> None:
@@ -71,20 +72,20 @@ class Producer:
     async def run(self) -> dict[str, Any]:
         batch, source, writers = self._batch, self._tensors, self._writers
         wrap = with_meta if batch["meta"] else None
-        rate, last = batch["rate"], batch["chunks"] - 1
+        last = batch["chunks"] - 1
         begun: list[int] = []
-        used, loop = cpu_seconds(), asyncio.get_running_loop()
-        start = loop.time()
-        for round_ in range(batch["chunks"]):
-            for writer in writers:
-                number = len(begun)
-                if rate and (delay := start + number / rate - loop.time()) > 0:
-                    await asyncio.sleep(delay)
-                chunk = source[number % len(source)]
-                begun.append(now())
-                await writer.send(chunk if wrap is None else wrap(chunk))
-                if round_ == last:
-                    await writer.finish()
+        used = cpu_seconds()
+        with Pace(batch["rate"]) if batch["rate"] else nullcontext() as pace:
+            for round_ in range(batch["chunks"]):
+                for writer in writers:
+                    number = len(begun)
+                    if pace is not None:
+                        await pace.tick()
+                    chunk = source[number % len(source)]
+                    begun.append(now())
+                    await writer.send(chunk if wrap is None else wrap(chunk))
+                    if round_ == last:
+                        await writer.finish()
         await self._open.aclose()
         return {"begun": begun, "cpu": cpu_seconds() - used}
 
