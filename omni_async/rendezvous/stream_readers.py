@@ -31,6 +31,9 @@ from .messages import (
     Segment,
 )
 
+EARLY = 256
+"""Boundaries that may have overtaken an item; of chunks, credit lets no more than a window do so."""
+
 
 class Gap:
     """An item is missing, and so much came behind it that it will not come any more."""
@@ -184,7 +187,7 @@ class Readers:
             self.ignored += 1
         elif message.seq == inlet.items:
             self._take(inlet, message)
-        elif len(inlet.early) >= 2 * inlet.window + 2:
+        elif len(inlet.early) >= inlet.window + EARLY:
             self._say(Cancel(inlet.op), True)
             self._finish(inlet, Gap(inlet.items, message.seq))
         else:

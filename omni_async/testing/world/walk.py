@@ -6,7 +6,9 @@ Never: depends on anything but its arguments; the same seed is the same story.
 
 from __future__ import annotations
 
+import functools
 import random
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...model import Verb
@@ -45,7 +47,8 @@ def walk(network: Network, verb: Verb, seed: int, steps: int) -> None:
     reason = tell(network, verb, story, alone=alone)
     if reason is not None:
         world = f"World({network}, {verb}, alone={alone})"
-        raise Broken(reason, world, shorten(network, verb, story, reason, alone=alone))
+        again = functools.partial(tell, network, verb, alone=alone)
+        raise Broken(reason, world, shorten(story, reason, again))
 
 
 def tell(network: Network, verb: Verb, story: list[Step], *, alone: bool) -> str | None:
@@ -62,16 +65,20 @@ def tell(network: Network, verb: Verb, story: list[Step], *, alone: bool) -> str
 
 
 def shorten(
-    network: Network, verb: Verb, story: list[Step], reason: str, *, alone: bool
+    story: list[Step], reason: str, again: Callable[[list[Step]], str | None]
 ) -> list[Step]:
-    """Leave out steps for as long as a promise of the same kind breaks."""
+    """Leave out steps for as long as a promise of the same kind breaks.
+
+    Args:
+        again: plays a story, and says which promise was broken.
+    """
     kind = _kind(reason)
     size = max(1, len(story) // 2)
     while size:
         at = 0
         while at < len(story):
             shorter = story[:at] + story[at + size :]
-            broken = tell(network, verb, shorter, alone=alone)
+            broken = again(shorter)
             if broken is not None and _kind(broken) == kind:
                 story = shorter
             else:
