@@ -249,15 +249,16 @@ def _read_tensor(reader: Reader, data: memoryview) -> Any:
             missing=DTYPES[code],
         )
     itemsize, carrier, dtype = form
-    return _tensor_over(
-        reader, reader.take(index, math.prod(shape) * itemsize), shape, carrier, dtype
-    )
+    buffer = reader.take(index, math.prod(shape) * itemsize)
+    return _tensor_over(torch, reader, buffer, shape, carrier, dtype)
 
 
-def _tensor_over(reader: Reader, buffer: Buffer, shape: Any, carrier: Any, dtype: Any) -> Any:
+def _tensor_over(
+    torch: _Torch, reader: Reader, buffer: Buffer, shape: Any, carrier: Any, dtype: Any
+) -> Any:
     if not buffer.flags.writeable:
         buffer = np.asarray(_Writable(buffer))
-    tensor = _load_torch().from_numpy(np.ndarray(shape, carrier, buffer))
+    tensor = torch.from_numpy(np.ndarray(shape, carrier, buffer))
     if dtype is not None:
         tensor = tensor.view(dtype)
     if reader.device is not None:
@@ -276,10 +277,10 @@ def _read_raw(reader: Reader, data: memoryview) -> Any:
     """The bytes of a buffer object: a uint8 tensor, or an array where torch is not there."""
     buffer = reader.take(*BUFFER.unpack(data))
     try:
-        _load_torch()
+        torch = _load_torch()
     except DecodeError:
         return reader.finish(np.ndarray(buffer.shape, buffer.dtype, buffer))
-    return _tensor_over(reader, buffer, buffer.shape, buffer.dtype, None)
+    return _tensor_over(torch, reader, buffer, buffer.shape, buffer.dtype, None)
 
 
 def _read_size(reader: Reader, data: memoryview) -> Any:

@@ -197,7 +197,9 @@ class Receiver:
 
     def receive(self, message: Message) -> None:
         """A word of the sender. What does not fit the operation's phase is ignored and counted."""
-        if isinstance(message, Ahead):
+        if isinstance(message, Item):  # first: a stream's words are the most frequent ones
+            self.streams.receive(message)
+        elif isinstance(message, Ahead):
             self._offered_ahead(message)
         elif isinstance(message, Offer):
             self._offer(message)
@@ -205,8 +207,6 @@ class Receiver:
             self._done(message)
         elif isinstance(message, Fail):
             self._fail(message)
-        elif isinstance(message, Item):
-            self.streams.receive(message)
         elif isinstance(message, Recall):
             self._recall(message.op)
         elif not isinstance(message, Bye):

@@ -16,7 +16,7 @@ from ..rendezvous.messages import PlaceWord
 from ..rendezvous.payload import Payload
 from .wiring import Wiring
 
-_ZEROS = bytes(ALIGNMENT)
+_PADDING = [bytes(nbytes) for nbytes in range(ALIGNMENT)]
 
 
 async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | None) -> Payload:
@@ -44,7 +44,7 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
         mark[0] = 0
         if on_host and total <= wiring.options.inline_limit:
             # The slot stays empty: it is there so that these bytes count in the pool's limit too.
-            inline = _joined(encoded.header, here, offsets, total)
+            inline = _joined(encoded.header, here)
         else:
             places.append(_word(lease, 0, total))
             ctypes.memmove(lease.address, encoded.header, len(encoded.header))
@@ -72,12 +72,15 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
 
 def inline_of(encoded: Encoded, limit: int) -> tuple[list[int], bytes] | None:
     """Frame sizes and all frames in one piece; ``None`` for more than ``limit`` bytes, or a device's."""
-    frames = encoded.frames
-    sizes = [len(encoded.header), *(frame.nbytes for frame in frames)]
-    offsets, total = packed(sizes)
-    if total > limit or any(frame.device != "cpu" for frame in frames):
+    if encoded.nbytes > limit:
         return None
-    return sizes, _joined(encoded.header, frames, offsets, total)
+    sizes = [len(encoded.header)]
+    for frame in encoded.frames:
+        if frame.device != "cpu":
+            return None
+        sizes.append(frame.nbytes)
+    joined = _joined(encoded.header, encoded.frames)
+    return (sizes, joined) if len(joined) <= limit else None
 
 
 def _in_pool(wiring: Wiring, frames: list[Frame]) -> tuple[dict[int, PlaceWord], list[Lease]]:
@@ -111,22 +114,20 @@ def _word(lease: Lease, offset: int, nbytes: int) -> PlaceWord:
     return PlaceWord(lease.segment.region.id, lease.offset + offset, nbytes, lease.generation)
 
 
-def _joined(header: bytes, frames: list[Frame], offsets: list[int], total: int) -> bytes:
+def _joined(header: bytes, frames: list[Frame]) -> bytes:
     """Small frames in one piece, laid out as they would lie in a slot."""
     if not frames:
         return header
-    parts: list[bytes | bytearray] = [header]
-    end = len(header)
-    for frame, offset in zip(frames, offsets[1:], strict=True):
-        parts.append(_ZEROS[: offset - end])
+    parts: list[bytes | bytearray] = [header, _PADDING[-len(header) % ALIGNMENT]]
+    for frame in frames:
+        nbytes = frame.nbytes
         if frame.address:
-            parts.append(ctypes.string_at(frame.address, frame.nbytes))
+            parts.append(ctypes.string_at(frame.address, nbytes))
         else:
-            data = bytearray(frame.nbytes)
+            data = bytearray(nbytes)
             frame.copy_into(memoryview(data))
             parts.append(data)
-        end = offset + frame.nbytes
-    parts.append(_ZEROS[: total - end])
+        parts.append(_PADDING[-nbytes % ALIGNMENT])
     return b"".join(parts)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from .._aio.copying import INLINE_COPY
 from ..codec import decode
 from ..errors import ProtocolError
-from ..model import Verb, packed
+from ..model import Verb, aligned, packed
 from ..pool import Hold, ManagedBuffer
 from ..rendezvous.messages import Offer
 from .delivery import Delivery
@@ -172,15 +172,21 @@ def inline_frames(room: Room, sizes: list[int], inline: bytes) -> tuple[memoryvi
     Raises:
         ProtocolError: the sizes are not those of the bytes.
     """
-    offsets, total = packed(sizes)
-    if not sizes or min(sizes) < 0 or len(inline) < (total if len(sizes) > 1 else sizes[0]):
-        raise ProtocolError(f"{len(inline)} bytes are announced as frames of {sizes}")
     data = memoryview(inline)
-    if len(sizes) == 1:
-        return data[: sizes[0]], []
-    block, offsets = _moved_in(room, data, offsets)
-    frames = zip(offsets[1:], sizes[1:], strict=True)
-    return data[: sizes[0]], [block[at : at + size] for at, size in frames]
+    if sizes and min(sizes) >= 0:
+        header, *rest = sizes
+        if not rest and header <= len(data):
+            return data[:header], []
+        end = aligned(header)
+        block, start = room.copy(data[end:])
+        start -= end
+        frames = []
+        for size in rest:
+            frames.append(block[start + end : start + end + size])
+            end += aligned(size)
+        if rest and end <= len(data):  # else what was cut out above is not what was meant
+            return data[:header], frames
+    raise ProtocolError(f"{len(data)} bytes are announced as frames of {sizes}")
 
 
 def _moved_in(room: Room, data: memoryview, offsets: list[int]) -> tuple[Array, list[int]]:
