@@ -210,7 +210,7 @@ def bench(session: nox.Session) -> None:
     """A benchmark by name: `nox -s bench -- shm`; the other library comes from the index."""
     python = _shared(session, "bench", extras=["demo", "uvloop"])
     args = list(session.posargs or ["shm"])
-    if args[0] == "shm" and "--peer" not in args:
+    if args[0] in ("shm", "streams") and "--peer" not in args:
         args += ["--peer", str(_peer_wheel(session, python))]
     session.run(_script(python), "bench", *args, external=True)
 

@@ -1,4 +1,4 @@
-"""A stand-in for the peer's wheel: the same layout, a connector that keeps pickles out and files in.
+"""A stand-in for the peer's wheel: the same layout, a connector over files, a chunk adapter that polls it.
 
 In: nothing. Out: a wheel.
 Never: fetches the real one.
@@ -41,6 +41,68 @@ class SharedMemoryConnector:
         return decode(value), size
 """
 
+ADAPTER = """
+import importlib, threading, time
+from collections import deque
+from types import SimpleNamespace
+from vllm.v1.request import Request
+from vllm.logger import init_logger
+from ..connectors.shm_connector import SharedMemoryConnector
+
+class OmniChunkTransferAdapter:
+    def __init__(self, config):
+        model = config.model_config
+        self.stage = model.stage_id
+        self.connector = SharedMemoryConnector({"stage_id": self.stage})
+        path = model.custom_process_next_stage_input_func
+        if path:
+            module, _, name = path.rpartition(".")
+            self.process = getattr(importlib.import_module(module), name)
+        self.counts = {}
+        self._pending_save_reqs = deque()
+        self._registered_load_entries = {}
+        self._finished_load_reqs = set()
+        self.stopped = False
+        threading.Thread(target=self.save if path else self.load, daemon=True).start()
+
+    def save_async(self, multimodal_output, request):
+        self._pending_save_reqs.append((multimodal_output, request.request_id, request.is_finished()))
+
+    def load_async(self, request):
+        self._registered_load_entries[request.request_id] = request
+
+    def key(self, request_id):
+        number = self.counts[request_id] = self.counts.get(request_id, -1) + 1
+        return f"{request_id}_{number}"
+
+    def save(self):
+        while not self.stopped:
+            while self._pending_save_reqs:
+                output, request_id, finished = self._pending_save_reqs[0]
+                nested = {"codes": {"audio": output["codes.audio"]}}
+                made = self.process(self, nested, None, finished)
+                payload = {"codes": vars(made.codes), "meta": vars(made.meta)}
+                self.connector.put("0", "1", self.key(request_id), payload)
+                self._pending_save_reqs.popleft()
+            time.sleep(0.001)
+
+    def load(self):
+        while not self.stopped:
+            for request_id, request in list(self._registered_load_entries.items()):
+                number = self.counts.get(request_id, -1) + 1
+                found = self.connector.get("0", "1", f"{request_id}_{number}")
+                if found is None:
+                    continue
+                self.counts[request_id] = number
+                request.additional_information = found[0]
+                self._finished_load_reqs.add(request_id)
+                del self._registered_load_entries[request_id]
+            time.sleep(0.001)
+
+    def shutdown(self):
+        self.stopped = True
+"""
+
 FILES = {
     "vllm_omni/__init__.py": "raise ImportError('the engine is not here')",
     "vllm_omni/entrypoints/stage_utils.py": (
@@ -48,6 +110,12 @@ FILES = {
         "def folder(): return os.environ['FAKE_PEER_FOLDER']\n"
     ),
     "vllm_omni/distributed/omni_connectors/connectors/shm_connector.py": CONNECTOR,
+    "vllm_omni/data_entry_keys.py": (
+        "from types import SimpleNamespace\n"
+        "CodesStruct = MetaStruct = OmniPayloadStruct = SimpleNamespace\n"
+    ),
+    "vllm_omni/distributed/omni_connectors/transfer_adapter/__init__.py": "",
+    "vllm_omni/distributed/omni_connectors/transfer_adapter/chunk_transfer_adapter.py": ADAPTER,
     "vllm_omni/distributed/omni_connectors/utils/serialization.py": (
         "from omegaconf import OmegaConf\nfrom vllm.outputs import RequestOutput\n"
         "def encode(value): return value\ndef decode(value): return value\n"

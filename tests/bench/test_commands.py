@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from omni_async.cli import main as command_line
-from omni_async.cli.bench import compare, load, parked
+from omni_async.cli.bench import chunks, compare, load, parked, stream_figures, streams
+from omni_async.cli.bench.pace import Pace
+from omni_async.cli.bench.payload import Mismatch
 from omni_async.cli.bench.workers import WorkerFailed, Workers
 
 torch = pytest.importorskip("torch")
@@ -61,6 +63,69 @@ def test_shm_without_a_peer_says_so(
     assert code == 0
     assert out.startswith("omni_async alone: no wheel of the peer was given")
     assert "ours, asyncio" in out
+
+
+@pytest.mark.usefixtures("clean_modules")
+def test_streams_against_a_peer(capsys: pytest.CaptureFixture[str], wheel: Path) -> None:
+    code, out = bench(
+        capsys, "streams", "--json", "--rounds", "1", "--scale", "0.005", "--loop", "asyncio",
+        "--peer", str(wheel),
+    )  # fmt: skip
+    assert code == 0
+    result = json.loads(out)
+    assert "OmniChunkTransferAdapter" in result["peer"]
+    names = [side.name for side in streams.SIDES if side.loop == "asyncio"]
+    modes = list(streams.MODES)
+    assert [(row["mode"], row["side"]) for row in result["rows"]] == [
+        (mode, name) for mode in modes for name in names
+    ]
+    for row in result["rows"]:
+        assert 0 < row["p50_us"] <= row["p99_us"] <= row["max_us"]
+        assert row["chunks"] >= 2 * streams.MODES[row["mode"]].chunks
+        assert min(row["cpu_us_per_chunk"].values()) > 0
+    paced = [row for row in result["rows"] if row["mode"] == "paced-2048"]
+    assert all(500 < row["chunks_per_s"] < 1500 for row in paced)
+    assert [goal["name"] for goal in result["goals"]] == [
+        "paced-256: p99 lower than the peer's",
+        "paced-256: p99",
+        "paced-2048: p99 lower than the peer's",
+        "paced-2048: p99",
+        "burst: chunks per second, times the peer's",
+        "idle: CPU of the producer",
+        "idle: CPU of the consumer",
+    ]
+    text = stream_figures.report(result)
+    assert all(f"{mode}: {name}" in text for mode in modes for name in names)
+
+
+def test_streams_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = bench(
+        capsys, "streams", "--rounds", "1", "--scale", "0.005", "--modes", "idle,burst"
+    )
+    assert code == 0
+    assert out.startswith("omni_async alone: no wheel of the peer was given")
+    assert "peer's" not in out.partition("idle: ours")[2]
+    assert "idle: CPU of the consumer" in out
+
+
+def test_a_wrong_chunk_ends_the_benchmark_of_streams() -> None:
+    reference = chunks.tensors()
+    chunks.check(chunks.tensor_of(chunks.with_meta(reference[3])), reference, 11)
+    with pytest.raises(Mismatch, match="chunk 12"):
+        chunks.check(reference[3], reference, 12)
+
+
+async def test_a_pace_is_kept_and_what_was_missed_is_made_up_for() -> None:
+    with Pace(1000) as pace:
+        await pace.tick()
+        begun = time.perf_counter()
+        time.sleep(0.02)  # noqa: ASYNC251 - a caller that was held up
+        for _ in range(100):
+            await pace.tick()
+        taken = time.perf_counter() - begun
+    assert 0.098 < taken < 0.3
+    with pytest.raises(OSError, match="no timer"):
+        Pace(-1)
 
 
 def test_goals_decide_the_exit_code_when_asked(
@@ -118,7 +183,10 @@ def test_a_bad_peer_is_an_error_in_words(
     assert "holds neither" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["shm", "--rounds", "0"], ["shm", "--sizes", "5"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["shm", "--rounds", "0"], ["shm", "--sizes", "5"], ["streams", "--modes", "x"]],
+)
 def test_bad_arguments(arguments: list[str]) -> None:
     with pytest.raises(SystemExit):
         command_line.main(["bench", *arguments])

@@ -28,7 +28,10 @@ class Pace:
         seconds, nanoseconds = divmod(round(1e9 / rate), 10**9)
         every = struct.pack("@llll", seconds, nanoseconds, seconds, nanoseconds)
         if self._fd < 0 or libc.timerfd_settime(self._fd, 0, every, None):
-            raise OSError(ctypes.get_errno(), "the kernel gave no timer")
+            error = OSError(ctypes.get_errno(), "the kernel gave no timer")
+            if self._fd >= 0:
+                os.close(self._fd)
+            raise error
         self._due = 0
         self._waiter: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()

@@ -62,6 +62,8 @@ SIDES = (
     Side("ours, asyncio", "sides.stream_ours"),
     Side("ours, uvloop", "sides.stream_ours", "uvloop"),
     Side("ours, asyncio, bare tensors", "sides.stream_ours", meta=False),
+    Side("adapter, asyncio", "sides.stream_adapter"),
+    Side("adapter, uvloop", "sides.stream_adapter", "uvloop"),
     PEER,
 )
 
@@ -92,7 +94,7 @@ def run(
         pairs: dict[tuple[str, str], tuple[Worker, Worker]] = {}
         for side in sides:
             if side.pair not in pairs:
-                namespace = f"bench-streams-{os.getpid()}-{side.loop}"
+                namespace = f"bench-{side.program}-{os.getpid()}-{side.loop}"
                 job = {"program": side.program, "loop": side.loop, "namespace": namespace}
                 pairs[side.pair] = workers.pair({**job, "peer": peer})
         for pair in pairs.values():

@@ -20,6 +20,7 @@ PROGRAMS = (
     "sides.ours",
     "sides.bare",
     "sides.peer",
+    "sides.stream_adapter",
     "sides.stream_ours",
     "sides.stream_peer",
     "ticker_worker",

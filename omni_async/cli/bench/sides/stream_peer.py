@@ -6,6 +6,7 @@ Never: changes the adapter; it is watched where its scheduler looks, at the set 
 
 from __future__ import annotations
 
+import importlib
 import queue
 import socket
 import time
@@ -24,15 +25,10 @@ STALLED = 60.0
 
 def build(transfer_manager: Any, multimodal_output: Any, request: Any, is_finished: bool) -> Any:
     """What its pipelines configure: the processor that makes a payload of a stage's output."""
-    from vllm_omni.data_entry_keys import (  # pyright: ignore[reportMissingImports]
-        CodesStruct,
-        MetaStruct,
-        OmniPayloadStruct,
-    )
-
-    return OmniPayloadStruct(
-        codes=CodesStruct(audio=multimodal_output["codes"]["audio"]),
-        meta=MetaStruct(left_context_size=25, codec_chunk_frames=25),
+    keys: Any = importlib.import_module("vllm_omni.data_entry_keys")
+    return keys.OmniPayloadStruct(
+        codes=keys.CodesStruct(audio=multimodal_output["codes"]["audio"]),
+        meta=keys.MetaStruct(left_context_size=25, codec_chunk_frames=25),
     )
 
 
@@ -74,6 +70,8 @@ def settings(stage: int, streams: int) -> Any:
 
 class Half:
     """One process: a new adapter for each batch, so that none inherits another's state."""
+
+    _adapter: Any
 
     def __init__(self, adapter: Any) -> None:
         self._new_adapter = adapter
