@@ -158,7 +158,8 @@ class ChunkTransferAdapter:
                 on: do not change it.
             position: how far the request has come, such as committed tokens. An output at or below the
                 furthest position of its segment was submitted before, and is dropped and counted.
-            finished: nothing follows. The id may be used again at once.
+            finished: nothing follows. The id may be used again at once; a stream that had been sent
+                whole and that nobody had begun to read is replaced then.
             segment_ended: a segment ends behind this output; positions begin anew.
 
         Raises:

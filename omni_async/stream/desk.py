@@ -102,6 +102,10 @@ class Desk:
             raise copy.copy(request.error)
         return request
 
+    def current(self, request_id: str) -> Outgoing | None:
+        """The generation that an output would belong to now."""
+        return self._newest.get(request_id)
+
     def _begin(self, request_id: str) -> Outgoing:
         before = self._newest.get(request_id)
         context = Context(request_id, self._edge.name, self._edge.knobs)

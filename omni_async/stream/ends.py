@@ -45,22 +45,15 @@ def output_of(stage: StageEdges | None, wanted: End) -> Edge | None:
 def _chosen(what: str, edges: Mapping[str, Edge], wanted: End) -> Edge | None:
     if isinstance(wanted, Edge):
         return wanted
+    names = ", ".join(f"{what}={name!r}" for name in edges) or "none"
     if wanted is None:
         if len(edges) > 1:
-            raise UsageError(f"the stage has several {what}s; name one: {_names(edges)}")
+            raise UsageError(f"the stage has several {what}s; name one: {names}")
         return next(iter(edges.values()), None)
     edge = edges.get(str(wanted))
     if edge is None:
-        raise UsageError(f"the stage has no {what} {str(wanted)!r}; it has {_names(edges)}")
+        raise UsageError(f"the stage has no {what} {str(wanted)!r}; it has {names}")
     return edge
-
-
-def _names(edges: Mapping[str, Edge]) -> str:
-    return ", ".join(f"{what}={name!r}" for what, name in _named(edges)) or "none"
-
-
-def _named(edges: Mapping[str, Edge]) -> list[tuple[str, str]]:
-    return [(str(edge.name), name) for name, edge in edges.items()]
 
 
 def _checked(what: str, role: str, edge: Edge | None) -> Edge | None:

@@ -14,7 +14,10 @@ from ..transport.streams.writer import reason_of
 def failure(
     error: Exception, request_id: str, edge: EdgeName, index: int, what: str = ""
 ) -> OmniAsyncError:
-    """The error itself where it is the library's, else :class:`StreamAborted` because of it."""
+    """The error itself where it is the library's, else :class:`StreamAborted` because of it.
+
+    Without a traceback: whoever keeps the error would keep the request.
+    """
     where = f"request {request_id!r} on {edge}, chunk {index}: "
     if what or not isinstance(error, OmniAsyncError):
         reason = reason_of(error)
@@ -24,4 +27,4 @@ def failure(
         return failed
     if isinstance(error, CodecError) and repr(request_id) not in str(error):
         error.args = (f"{where}{error}",)
-    return error
+    return error.with_traceback(None)

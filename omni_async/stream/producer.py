@@ -170,16 +170,16 @@ class Producer:
             key=request_id,
             edge=self.edge.name,
         )
+        for waiters in self._waiting.values():
+            for whose, waiter in waiters:
+                if whose == request_id:  # woken, they would begin it anew
+                    _refuse(waiter, error)
         for request in requests:
             if not request.over:
                 request.error = error
                 self._end(request, reason)
         if not requests:
             self._discard(request_id)
-        for waiters in self._waiting.values():
-            for whose, waiter in waiters:
-                if whose == request_id:  # woken, they would begin it anew
-                    _refuse(waiter, error)
 
     def _discard(self, request_id: str) -> None:
         """Drop a stream that has ended and that nobody has begun to read."""
@@ -246,9 +246,12 @@ class Producer:
                     await done
                 return
             except BackPressure as full:
+                request = self.desk.current(request_id)
                 room = loop.create_future()
                 self._waiting.setdefault(full.key, []).append((request_id, room))
             await room
+            if request is not None and request.dead and request.error is not None:
+                raise copy.copy(request.error)  # it was aborted, and is not begun anew by this
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -42,6 +42,10 @@ class Source(NamedTuple):
     """Told when nothing can leave any more."""
 
 
+NOBODY = Source(deque(), lambda item: None, lambda error: None)
+"""Whose chunks have all left: the writer lives until its reader has them."""
+
+
 class Writing(Protocol):
     def go_on(self) -> None:
         """Begin, or there may be something in the queue."""
@@ -115,6 +119,8 @@ class DirectWriting:
             self._over = True
             self._writer.finish()
         self._left()
+        if self._over:
+            self._source = NOBODY
         return True
 
     def _left(self) -> None:
@@ -144,6 +150,7 @@ class DirectWriting:
         if self._sending is not None and self._sending is not asyncio.current_task():
             self._sending.cancel()
         self._writer.abort(reason)
+        self._source = NOBODY
 
 
 class PlainWriting:
