@@ -63,10 +63,10 @@ async def test_bytes_are_a_limit_too_but_one_output_always_fits(namespace: str) 
 
 async def test_all_requests_together_are_a_limit(namespace: str) -> None:
     async with opened("memory", namespace, window=1, producer=FEW) as ends:
-        for number in range(13):
+        for number in range(14):
             ends.producer.submit(f"r{number // 4}", number)
         with pytest.raises(BackPressure, match="of all requests 10 chunks"):
-            ends.producer.submit("r3", 13)
+            ends.producer.submit("r3", 14)
         for name in ends.producer.requests:
             ends.producer.abort(name)
         assert not ends.producer._producer.desk._budget.chunks  # type: ignore[union-attr]
