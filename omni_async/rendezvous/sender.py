@@ -211,7 +211,9 @@ class Sender:
         for ref in self.directory.refs():
             pinned = self.directory.entry_of(ref)
             reads = peers_read and pinned is not None and pinned.payload.places
-            if pinned is not None and not reads and ref not in self._writing:
+            if ref in self._writing:  # nobody will say that he has it, and then nothing reads it
+                self._abandoned.add(ref)
+            elif pinned is not None and not reads:
                 self._finish(ref)
         return len(entries)
 

@@ -129,6 +129,7 @@ class Writers:
         elif outlet is not None:
             self._refuse(ref, FailCode.CLOSED, _SECOND)
         elif key in self._expired:
+            del self._expired[key]  # who asks again means the next one
             self._refuse(ref, FailCode.EXPIRED, Broken.EXPIRED.value)
         else:
             self._waiting.setdefault(key, {})[ref] = message.credit

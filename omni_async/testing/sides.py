@@ -23,6 +23,7 @@ from .recipes import Recipe
 
 if TYPE_CHECKING:
     from ..transport import Delivery, Transport
+    from ..transport.streams import ChunkReader, ChunkWriter
     from .processes import PeerProcess
 
 Place = Literal["", "allocate", "empty"]
@@ -151,6 +152,8 @@ class LocalSide(Side):
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self._kept: dict[str, tuple[Delivery, Any]] = {}
+        self.streams: dict[str, ChunkWriter | ChunkReader] = {}
+        """For :mod:`omni_async.testing.chunks`."""
 
     async def put(
         self,
@@ -218,7 +221,7 @@ class LocalSide(Side):
 
     def _got(self, delivery: Delivery, want: Recipe | None, keep: str) -> Got:
         value = delivery.value
-        wrong = None if want is None else _differs(value, want)
+        wrong = None if want is None else differs(value, want)
         if keep:
             self._kept[keep] = (delivery, value)
         return Got(delivery.nbytes, wrong, type(value).__name__)
@@ -228,7 +231,7 @@ class LocalSide(Side):
         return self._kept[keep][0]
 
     async def look(self, keep: str, want: Recipe) -> str | None:
-        return _differs(self._kept[keep][1], want)
+        return differs(self._kept[keep][1], want)
 
     async def write(self, keep: str, byte: int) -> None:
         value = self._kept[keep][1]
@@ -243,6 +246,7 @@ class LocalSide(Side):
 
     async def keep_nothing(self) -> None:
         self._kept.clear()
+        self.streams.clear()
 
     async def cleanup(self, request_id: str) -> int:
         return await self.transport.cleanup(request_id)
@@ -275,6 +279,10 @@ class RemoteSide(Side):
     def __init__(self, peer: PeerProcess, name: str) -> None:
         self._peer = peer
         self.name = name
+
+    async def use(self, target: str, **arguments: Any) -> Any:
+        """Await ``"package.module:name"`` there, with that side as its first argument."""
+        return await self._peer.call("use", target=target, side=self.name, **arguments)
 
     async def _call(self, do: str, kind: Any, /, **arguments: Any) -> Any:
         result = await self._peer.call(do, self.name, **arguments)
@@ -361,7 +369,8 @@ def _with(timeout: Limit, **options: Any) -> dict[str, Any]:
     return options if timeout == "default" else {**options, "timeout": timeout}
 
 
-def _differs(value: Any, want: Recipe) -> str | None:
+def differs(value: Any, want: Recipe) -> str | None:
+    """How a value differs from what the recipe makes; ``None`` when it does not."""
     expected = want.make()
     if isinstance(value, ManagedBuffer):
         same = value.to_bytes() == expected.tobytes()

@@ -94,6 +94,7 @@ class Link:
         self._silent_since: float | None = None
         self._loss: Exception | None = None
         self._losses = 0
+        self._landed: asyncio.Event | None = None
         self.dialer = wiring.channels.dial(address, wiring.hello, self)
         self.dialer.on_refused = self._refused
 
@@ -220,6 +221,8 @@ class Link:
             for op in core.landed_late:
                 self._free_landing(op)
             core.landed_late.clear()
+            if self._landed is not None and not core.cancelled_writes():
+                self._landed.set()
         if core.urgent:
             self._send()
         elif self._timer is None and core.pending:
@@ -303,6 +306,15 @@ class Link:
         if lease is not None:
             lease.unpin()
             lease.drop()
+
+    async def writes_ended(self) -> None:
+        """Wait until no write lands here any more for an operation that was given up.
+
+        Cancellation: safe.
+        """
+        if self.core.cancelled_writes():
+            self._landed = asyncio.Event()
+            await self._landed.wait()
 
     def close(self, reason: str) -> None:
         """Say good-bye; memory with living views stays, and the sender is told of it."""

@@ -76,6 +76,7 @@ class Receiving:
         self.streams: set[OpenStream] = set()
         self._ending: list[asyncio.Future[Any]] = []
         self._closed = False
+        self._reason = ""
 
     @property
     def parked(self) -> int:
@@ -214,14 +215,32 @@ class Receiving:
         return self._waits.cancel(owner) + sum(ended)
 
     async def settle(self, timeout: float) -> None:
-        """Wait for reads under way: their slots are theirs until then."""
+        """Wait for reads and writes under way: their slots are theirs until then."""
         reads = [task for link in self._links.values() for task in link.reads]
         under_way = [*reads, *self._ending]
-        if under_way:
-            await asyncio.wait(under_way, timeout=timeout)
+        self._ending.clear()  # their results are memory
+        try:
+            if under_way:
+                await asyncio.wait(under_way, timeout=timeout)
+            if self._peers_write:
+                await asyncio.sleep(0)  # gets that were ended give up what was to be written
+                await self._writes_ended(timeout)
+        finally:
+            self._end_lines()
+
+    async def _writes_ended(self, timeout: float) -> None:
+        writes = [asyncio.ensure_future(link.writes_ended()) for link in self._links.values()]
+        try:
+            if writes:
+                await asyncio.wait(writes, timeout=timeout)
+        finally:
+            for write in writes:
+                write.cancel()
 
     def abandon(self) -> None:
         """Wait for nothing: reads under way keep what they need themselves."""
+        self._ending.clear()
+        self._end_lines()
 
     def close(self, reason: str) -> None:
         """End all links; waiting gets end with ``ClosedError``. Living views keep their memory."""
@@ -231,8 +250,17 @@ class Receiving:
         for stream in list(self.streams):
             self._ending += stream.close(reason)
         self.streams.clear()
+        self._reason = reason
+        if not self._peers_write:
+            self._end_lines()
+
+    @property
+    def _peers_write(self) -> bool:
+        return self._wiring.engine.verb is Verb.WRITE
+
+    def _end_lines(self) -> None:
         for link in self._links.values():
-            link.close(reason)
+            link.close(self._reason)
 
 
 def _address(host: object, port: object) -> str:

@@ -30,7 +30,11 @@ class Peers(Conformance):
             options = {"role": "sender", "stage": "0", "namespace": rig.namespace}
             with pytest.raises(UsageError):
                 await rig.peer.open(
-                    "second", rig.connector, extra=dict(self.extra("sender")), **options
+                    "second",
+                    rig.connector,
+                    extra=dict(self.extra("sender")),
+                    target=rig.target,
+                    **options,
                 )
 
     @runs(*AWAY_SENDER, own_peer=True)

@@ -20,6 +20,9 @@ from .observing import Observing
 from .ownership import Ownership
 from .peers import Peers
 from .round_trips import RoundTrips
+from .stream_cancellation import StreamCancellation
+from .stream_ends import StreamEnds
+from .streams import Streams
 from .threads import Threads
 from .timeouts import Timeouts
 
@@ -41,6 +44,9 @@ class TransportConformance(
     Concurrency,
     Threads,
     Peers,
+    Streams,
+    StreamEnds,
+    StreamCancellation,
 ):
     """Subclass it as ``Test…``, name the connector, and pytest finds every promise.
 

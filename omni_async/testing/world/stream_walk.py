@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import random
+from typing import Any
 
 from .nature import KEYS, RECEIVERS, Network
 from .streams import StreamWorld
@@ -69,7 +70,7 @@ def random_step(chance: random.Random, name: str) -> Step:
     receiver = {"name": chance.choice(RECEIVERS)}
     window = {"window": chance.choice([1, 2, 3, 8])}
     seconds = chance.choice([0.0, 0.0, 150.0, 301.0])
-    arguments = {
+    arguments: dict[str, dict[str, Any]] = {
         "open_writer": key | window | heard,
         "open_reader": receiver | key | window | heard,
         "send": index | {"filed": chance.random() < 0.4} | heard,
