@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from omni_async.cli.demo import default_deploy
 from omni_async.cli.main import main
 
 from .demos import AT_ONCE, DEMO, all_gone, demo, named, running, writing
@@ -50,14 +51,25 @@ def test_it_says_identical_and_is(recording: Path, tmp_path: Path) -> None:
     assert [stage["name"] for stage in result["stages"]] == ["Thinker", "Talker", "Code2Wav"]
     assert all(stage["loop_lag_ms"]["worst"] > 0 for stage in result["stages"])
 
+    off = result["without_streaming"]
+    assert (result["streaming"], off["streaming"], result["not_compared"]) == (True, False, None)
+    assert off["ok"] is off["identical"] is True
+    assert [edge["received"] for edge in off["edges"]] == [chunks, chunks]
+    assert 0 < result["first_audio_ms"]["p50"] <= result["first_audio_ms"]["p99"]
+    assert result["first_audio_ms"]["p99"] < result["seconds"] * 1e3
+    assert off["first_audio_ms"]["p50"] > 0
+
 
 def test_many_requests_at_once_stay_apart(recording: Path, tmp_path: Path) -> None:
-    done = demo("--requests", "8", "--json", "--input", recording, "--output", tmp_path)
+    """More of them than a stage works on at a time."""
+    command = ("--requests", "12", "--json", "--no-compare")
+    done = demo(*command, "--input", recording, "--output", tmp_path)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["identical"] is True
+    assert (result["without_streaming"], result["not_compared"]) == (None, "it was not wanted")
     files = [Path(name).read_bytes() for name in result["outputs"]]
-    assert len(set(files)) == 8  # each request has another part of the recording
+    assert len(set(files)) == 12  # each request has another part of the recording
 
 
 def test_a_terminal_gets_a_line_that_moves(recording: Path, tmp_path: Path) -> None:
@@ -76,6 +88,19 @@ def test_a_terminal_gets_a_line_that_moves(recording: Path, tmp_path: Path) -> N
     assert drawn.endswith(b"\r\x1b[K")  # and is gone when the table comes
 
 
+def test_a_file_that_turns_streaming_off_is_run_as_it_says(recording: Path, tmp_path: Path) -> None:
+    deploy = tmp_path / "deploy.yaml"
+    deploy.write_text(
+        default_deploy().read_text().replace("async_chunk: true", "async_chunk: false")
+    )
+    done = demo("--deploy", deploy, "--input", recording, "--output", tmp_path / "out")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "not compared: async_chunk is false in deploy.yaml\n" in done.stdout
+    assert done.stdout.endswith("identical: the file is bit for bit what one process computes\n")
+    [row] = [line for line in done.stdout.splitlines() if line.startswith(("on ", "off "))]
+    assert row.startswith("off ")
+
+
 def test_two_demos_at_once_do_not_meet(recording: Path, tmp_path: Path) -> None:
     """One for a machine, one for people."""
     command = [*DEMO, "--input", str(recording), "--output", str(tmp_path / "out")]
@@ -88,7 +113,10 @@ def test_two_demos_at_once_do_not_meet(recording: Path, tmp_path: Path) -> None:
     stdout, stderr = people.communicate(timeout=50)
     assert (people.returncode, stderr) == (0, "")  # no terminal, no progress line
     assert "0->1  hidden states  SharedMemoryConnector" in stdout
-    assert stdout.endswith("identical: the file is bit for bit what one process computes\n")
+    told = "what one process computes, with streaming and without\n"
+    assert stdout.endswith(f"identical: the file is bit for bit {told}")
+    rows = [line.split() for line in stdout.splitlines() if line.startswith(("on ", "off "))]
+    assert [(row[0], row[-1]) for row in rows] == [("on", "identical"), ("off", "identical")]
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["req-0.wav"]
 
 

@@ -1,15 +1,14 @@
-"""Which stage plays which part, which ones share a process, and what the demo refuses."""
+"""Which stage plays which part, which ones share a process, whether they stream, what is refused."""
 
 from __future__ import annotations
 
-from itertools import islice, permutations
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from omni_async import BackendUnavailable, ConfigError, load_deploy
-from omni_async.cli.demo.chunking import Chunking
 from omni_async.cli.demo.layout import Layout
 
 DATA = Path(__file__).parent / "data"
@@ -56,16 +55,11 @@ def test_parts_follow_from_the_edges(order: tuple[int, ...]) -> None:
     assert [str(wire.name) for wire in layout.wires] == ["ear->7", "7->mouth"]
 
 
-def test_each_edge_has_its_chunks() -> None:
-    file = row(shm(codec_chunk_frames=7), shm(initial_codec_chunk_frames=0, codec_chunk_frames=3))
-    assert Layout.of(load_deploy(file)).chunkings == (Chunking(25, 7)._replace(first=7), (3, 3))
-
-
 def test_the_peers_wiring_needs_nothing_of_its_own() -> None:
     layout = Layout.of(load_deploy(DATA / "qwen3_omni_moe.yaml"))
     assert layout.stages == ("0", "1", "2")
     assert layout.processes == (("0",), ("1",), ("2",))
-    assert layout.chunkings == ((4, 25), (4, 25))
+    assert layout.streaming
 
 
 @pytest.mark.parametrize(
@@ -107,31 +101,39 @@ def test_connectors_that_are_not_here_are_named_with_their_edges() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "lengths"),
-    [
-        ({}, [25, 25, 25]),
-        ({"codec_chunk_frames": 1}, [1, 1, 1]),
-        ({"initial_codec_chunk_frames": 4}, [4, 25, 25]),
-        ({"initial_codec_chunk_frames": 0, "codec_chunk_frames": 5}, [5, 5, 5]),
-        ({"codec_left_context_frames": 3, "codec_chunk_frames": None}, [25, 25, 25]),
-    ],
-)
-def test_knobs_say_how_long_a_chunk_is(knobs: dict[str, Any], lengths: list[int]) -> None:
-    assert list(islice(Chunking.of(knobs, "file: 0->1").lengths(), 3)) == lengths
-
-
-@pytest.mark.parametrize(
     ("key", "value", "least"),
     [
         ("codec_chunk_frames", 0, 1),
         ("codec_chunk_frames", True, 1),
         ("codec_chunk_frames", [25, 50], 1),
+        ("codec_left_context_frames", -1, 0),
         ("initial_codec_chunk_frames", -1, 0),
         ("initial_codec_chunk_frames", "4", 0),
     ],
 )
 def test_a_knob_that_is_no_number_of_frames_is_refused(key: str, value: Any, least: int) -> None:
     with pytest.raises(ConfigError) as caught:
-        Chunking.of({key: value}, "file: 0->1")
-    told = f"file: 0->1: {key} is {value!r}; the demo takes one whole number from {least}"
-    assert (str(caught.value), caught.value.path) == (told, key)
+        Layout.of(load_deploy(row(shm(), shm(**{key: value}))))
+    told = f": 1->2: {key} has to be a whole number of at least {least}, not {value!r}"
+    assert str(caught.value).endswith(told)
+    assert caught.value.path == key
+
+
+@pytest.mark.parametrize(
+    ("flags", "streaming"),
+    [
+        ((None, None, None), True),
+        ((False, None, None), True),
+        ((False, False, True), False),
+        ((None, False, False), True),
+    ],
+)
+def test_it_streams_when_any_stage_does_that_sends(flags: Any, streaming: bool) -> None:
+    file = row(shm(), MEMORY, ("ear", 7, "mouth"))
+    for stage, flag in zip(file["stages"], flags, strict=True):
+        stage.update({} if flag is None else {"async_chunk": flag})
+    layout = Layout.of(load_deploy(file))
+    assert layout.streaming is streaming
+    off = load_deploy(file, overrides=layout.without_streaming())
+    assert [plan.async_chunk for plan in off.stages.values()] == [False] * 3
+    assert Layout.of(off) == layout._replace(streaming=False)

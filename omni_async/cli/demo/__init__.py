@@ -27,8 +27,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Starts a process for each stage of the deploy file: Thinker (sound to hidden states), "
         "Talker (to codes of 16 codebooks), Code2Wav (to sound). Stages joined by a "
-        "MemoryConnector share one. Then computes the same without any transport and compares "
-        "the files byte by byte."
+        "MemoryConnector share one. All requests stream from stage to stage; then the same again "
+        "without streaming. Then computes the same without any transport and compares the files "
+        "byte by byte."
     )
     parser.add_argument(
         "--input", type=Path, metavar="FILE.wav", help="the recording; default: one that is shipped"
@@ -45,6 +46,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=Path("demo-out"),
         metavar="DIR",
         help="where the WAV files go (default demo-out)",
+    )
+    parser.add_argument(
+        "--no-compare",
+        action="store_true",
+        help="leave out the run without streaming that is compared with",
     )
 
 
@@ -69,6 +75,7 @@ async def _run(args: argparse.Namespace) -> int:
         deploy=args.deploy or default_deploy(),
         requests=args.requests,
         output=args.output,
+        compare=not args.no_compare,
     )
     with cancelled_by_signals() as signalled:
         try:

@@ -1,6 +1,6 @@
 """Is what the pipeline wrote what one process computes?
 
-In: the pipeline's files and the recording. Out: a verdict on each.
+In: the pipeline's files of all rounds and the recording. Out: a verdict on each request.
 Never: touches a transport.
 """
 
@@ -25,15 +25,15 @@ def check(line: Line) -> words.Done:
     job = line.job
     line.wait_for_go()
     for request in job.requests:
-        piped = Path(job.work) / f"{request.id}.wav"
+        piped = [Path(job.work) / round.file(request.id) for round in job.rounds]
         alone = Path(job.work) / f"{request.id}.alone.wav"
         with Recording(Path(job.recording)) as recording:
             recording.skip(request.skip)
             one_process(recording, alone)
-        same = filecmp.cmp(piped, alone, shallow=False)
+        same = [filecmp.cmp(path, alone, shallow=False) for path in piped]
         alone.unlink()
-        snr = likeness(Path(job.recording), request.skip, piped)
-        line.say(words.Finished(request.id, same, snr))
+        snr = likeness(Path(job.recording), request.skip, piped[0])
+        line.say(words.Verdict(request.id, same, snr))
     return words.Done()
 
 

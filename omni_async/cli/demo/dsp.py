@@ -42,6 +42,11 @@ Codes = NDArray[np.int32]
 Samples = NDArray[np.int16]
 
 
+def frames_of(samples: int) -> int:
+    """How many frames a recording makes: every sample lies in two of them."""
+    return -(-samples // HOP) + 1
+
+
 def spectrum(sound: Floats) -> Floats:
     """MDCT of ``[(n + 1) * HOP]`` samples: ``[n, HOP]``, frame i from hops i and i + 1."""
     hops = sound.reshape(-1, HOP)

@@ -1,4 +1,4 @@
-"""Which stage plays which part, which stages share a process, how long their chunks are.
+"""Which stage plays which part, which stages share a process, whether they stream.
 
 In: a Deploy. Out: a Layout, or an error that says why the demo cannot run this file.
 Never: opens or starts anything, imports torch.
@@ -7,13 +7,12 @@ Never: opens or starts anything, imports torch.
 from __future__ import annotations
 
 from itertools import permutations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from omni_async import BackendUnavailable, ConfigError, Deploy
+from omni_async import BackendUnavailable, ConfigError, Deploy, FrameChunker
 from omni_async.deploy import Wire
 
 from ... import registry
-from .chunking import Chunking
 
 NAMES = ("Thinker", "Talker", "Code2Wav")
 CARGO = ("hidden states", "codec frames")
@@ -28,10 +27,10 @@ class Layout(NamedTuple):
     stages: tuple[str, ...]
     """Their ids."""
     wires: tuple[Wire, Wire]
-    chunkings: tuple[Chunking, Chunking]
-    """Of either edge."""
     processes: tuple[tuple[str, ...], ...]
     """The ids again: a MemoryConnector lives in one process, so its two stages share one."""
+    streaming: bool
+    """Whether any stage hands over what it makes before its request is done."""
 
     @classmethod
     def of(cls, deploy: Deploy) -> Layout:
@@ -49,17 +48,19 @@ class Layout(NamedTuple):
                 processes[-1] += (wire.name.to_stage,)
             else:
                 processes.append((wire.name.to_stage,))
-        chunkings = [
-            # The sender's, as it is the one who cuts.
-            Chunking.of(wire.sender.knobs, f"{deploy.source}: {wire.name}")
-            for wire in wires
-        ]
+        for wire in wires:  # the sender's, as it is the one who cuts
+            FrameChunker.from_knobs(wire.sender.knobs, f"{deploy.source}: {wire.name}")
         return cls(
             (*first.name, second.name.to_stage),
             wires,
-            (chunkings[0], chunkings[1]),
             tuple(processes),
+            any(deploy.stage(wire.name.from_stage).async_chunk for wire in wires),
         )
+
+    def without_streaming(self) -> dict[str, Any]:
+        """What lies over the deploy file when none of them streams; a stage may say it for itself."""
+        stages = [{"stage_id": id, "async_chunk": False} for id in self.stages]
+        return {"async_chunk": False, "stages": stages}
 
     def name(self, stage: str) -> str:
         """What a stage is called by its part."""

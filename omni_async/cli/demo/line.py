@@ -20,7 +20,7 @@ class Line:
         """Read the job. Both are descriptors: a thread inside ``sys.stdin`` would hold its lock."""
         self._orders = orders
         self._events = events
-        self._gone = threading.Event()
+        self._go = threading.Event()
         self.job = words.decode_job(self._order())
         # A thread, because it has to hear the end even while torch is imported.
         threading.Thread(target=self._listen, name="demo-line", daemon=True).start()
@@ -32,7 +32,8 @@ class Line:
     def wait_for_go(self) -> None:
         """Say that all is ready and wait until the others are. Blocks."""
         self.say(words.Ready())
-        self._gone.wait()
+        self._go.wait()
+        self._go.clear()  # the next one comes when this process is ready again
 
     def _order(self) -> bytes:
         """One line; empty when the demo is gone. It never says two at once."""
@@ -46,7 +47,7 @@ class Line:
 
     def _listen(self) -> None:
         while self._order():
-            self._gone.set()
+            self._go.set()
         # The demo is gone, however it ended. What it would have removed is removed here.
         shutil.rmtree(self.job.work, ignore_errors=True)
         os._exit(1)

@@ -9,6 +9,7 @@ Run as ``python -m omni_async.cli.demo.process NAME``; the name is for whoever l
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import traceback
@@ -16,17 +17,20 @@ import traceback
 from omni_async import OmniAsyncError
 
 from . import words
+from .causes import innermost
 from .line import Line
 
 
 def main() -> int:
     events = os.dup(1)
     os.dup2(2, 1)  # whatever else prints must not get between the events
+    # A stream that fails ends its stage, which tells why: once, not for each of its requests.
+    logging.getLogger("omni_async").setLevel(logging.ERROR)
     line = Line(0, events)
     try:
         line.say(_done(line))
     except Exception as error:  # noqa: BLE001 - told, and the process ends
-        cause = _innermost(error)
+        cause = innermost(error)
         if not isinstance(cause, OmniAsyncError):
             traceback.print_exception(cause)
         line.say(words.Failed(f"{type(cause).__name__}: {cause}"))
@@ -45,13 +49,6 @@ def _done(line: Line) -> words.Done:
     from .pipeline import run_stages
 
     return asyncio.run(run_stages(line))
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """What a task group's error is about."""
-    while inner := getattr(error, "exceptions", None):
-        error = inner[0]
-    return error
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What the three stages compute, chunk by chunk, with nothing between them.
+"""What the three stages compute, piece by piece, with nothing between them.
 
 In: sound, then hidden states, then codes. Out: hidden states, then codes, then sound.
 Never: sends, waits or knows that the others run in other processes.
 
-Each class holds what one request leaves behind from chunk to chunk. ``one_process`` runs all three
-in a row: that is what the demo compares its output with.
+Each class holds what one request leaves behind from piece to piece; how long the pieces are changes
+nothing. ``one_process`` runs all three in a row: that is what the demo compares its output with.
 """
 
 from __future__ import annotations
@@ -17,39 +17,30 @@ import torch
 
 from . import dsp
 from .audio import Recording, WavWriter
-from .chunking import Chunking
 
-_USUAL = Chunking()
+STEP_FRAMES = 20
+"""Frames that the Thinker makes at a time, whatever a chunk is."""
 
 
 class Hidden(NamedTuple):
-    """What the Thinker hands on."""
+    """What the Thinker makes in a step."""
 
     states: torch.Tensor
     """``[n, 2048]`` bfloat16."""
     last: bool
 
 
-class Speech(NamedTuple):
-    """What the Talker hands on."""
-
-    codes: torch.Tensor
-    """``[16, n]`` int32, each below 65,536."""
-    last: bool
-
-
 class Thinker:
     """Stage 0: listens to a recording and thinks of it in hidden states."""
 
-    def __init__(self, recording: Recording, chunking: Chunking = _USUAL) -> None:
+    def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._lengths = chunking.lengths()
-        self._left = -(-recording.left // dsp.HOP) + 1  # every sample lies in two frames
+        self._left = dsp.frames_of(recording.left)
         self._before = np.zeros(dsp.HOP)
 
     def step(self) -> Hidden:
-        """The next chunk. Blocks for about a millisecond."""
-        frames = min(next(self._lengths), self._left)
+        """The next states. Blocks for about a millisecond."""
+        frames = min(STEP_FRAMES, self._left)
         self._left -= frames
         heard = self._recording.read(frames * dsp.HOP)
         silence = np.zeros(frames * dsp.HOP - len(heard))
@@ -59,26 +50,12 @@ class Thinker:
         return Hidden(states, last=self._left == 0)
 
 
-class Talker:
-    """Stage 1: says hidden states in the words of 16 codebooks; keeps codes until a chunk is full."""
+def talk(states: torch.Tensor) -> torch.Tensor:
+    """Stage 1, the Talker: says hidden states ``[n, 2048]`` in the words of 16 codebooks.
 
-    def __init__(self, chunking: Chunking = _USUAL) -> None:
-        self._lengths = chunking.lengths()
-        self._wanted = next(self._lengths)
-        self._codes: dsp.Codes = np.empty((dsp.CODEBOOKS, 0), np.int32)
-
-    def step(self, hidden: Hidden) -> list[Speech]:
-        """One chunk in, the chunks that are full out. Blocks for about two milliseconds."""
-        lines = dsp.gathered(hidden.states.to(torch.float64).numpy())
-        codes: dsp.Codes = np.concatenate([self._codes, dsp.coded(lines)], axis=1)
-        full: list[Speech] = []
-        while codes.shape[1] >= self._wanted or (hidden.last and codes.shape[1]):
-            chunk, codes = codes[:, : self._wanted], codes[:, self._wanted :]
-            last = hidden.last and not codes.shape[1]
-            full.append(Speech(torch.from_numpy(np.ascontiguousarray(chunk)), last))
-            self._wanted = next(self._lengths)
-        self._codes = codes
-        return full
+    Returns codes ``[16, n]`` int32, each below 65,536. Blocks for about two milliseconds.
+    """
+    return torch.from_numpy(dsp.coded(dsp.gathered(states.to(torch.float64).numpy())))
 
 
 class Code2Wav:
@@ -89,9 +66,9 @@ class Code2Wav:
         self._left = samples
         self._before: dsp.Floats | None = None
 
-    def step(self, speech: Speech) -> None:
-        """One chunk; the last one closes the file. Blocks for about a millisecond."""
-        halves = dsp.overlapping(dsp.decoded(speech.codes.numpy())).reshape(-1, 2, dsp.HOP)
+    def step(self, codes: torch.Tensor) -> int:
+        """The next codes; returns how many samples of sound they were. Blocks for about a millisecond."""
+        halves = dsp.overlapping(dsp.decoded(codes.numpy())).reshape(-1, 2, dsp.HOP)
         first, second = halves[:, 0], halves[:, 1]
         if self._before is None:  # the very first half frame lies before the recording
             hops = first[1:] + second[:-1]
@@ -101,16 +78,19 @@ class Code2Wav:
         sound = dsp.rounded(hops.reshape(-1))[: self._left]
         self._wav.write(sound)
         self._left -= len(sound)
-        if speech.last:
-            self._wav.close()
+        return len(sound)
+
+    def close(self) -> None:
+        """The file is whole. Blocks."""
+        self._wav.close()
 
 
 def one_process(recording: Recording, output: Path) -> None:
     """All three stages in a row, nothing between them. Blocks until the file is written."""
-    thinker, talker = Thinker(recording), Talker()
+    thinker = Thinker(recording)
     code2wav = Code2Wav(output, recording.rate, recording.left)
     last = False
     while not last:
-        for speech in talker.step(thinker.step()):
-            code2wav.step(speech)
-            last = speech.last
+        states, last = thinker.step()
+        code2wav.step(talk(states))
+    code2wav.close()

@@ -14,10 +14,14 @@ from time import perf_counter
 
 from . import dsp
 from .layout import NAMES
-from .result import EdgeResult, Result, StageResult
+from .result import EdgeResult, Result, RoundResult, StageResult
 from .supervisor import Run
 
 _FRAME_SECONDS = 0.05
+_EDGE_HEAD = (
+    *("edge", "cargo", "connector", "chunks", "bytes", "bytes/s"),
+    *("latency p50", "p99", "waited"),
+)
 
 
 class ProgressLine:
@@ -43,43 +47,37 @@ class ProgressLine:
 def progress(run: Run, now: float) -> str:
     """Where a run stands."""
     total = run.options.requests
-    if not run.began:
-        ready = sum(child.ready.is_set() for child in run.processes)
+    if not run.laps:
+        ready = sum(child.rounds[0].ready.is_set() for child in run.processes)
         count = len(run.processes)
         return f"starting {count} process{'es' if count > 1 else ''}, {ready} ready"
-    if run.seconds:
-        return f"checking against one process: {len(run.check.finished)} of {total} requests"
-    chunks = [max(stage.sent, stage.received) for stage in run.progress]
+    if run.checking:
+        return f"checking against one process: {len(run.check.verdicts)} of {total} requests"
+    lap = run.laps[-1]
+    chunks = [max(stage.sent, stage.received) for stage in lap.progress]
     stages = " -> ".join(f"{name} {n}" for name, n in zip(NAMES, chunks, strict=True))
-    seconds = now - run.began
-    speed = sum(stage.nbytes for stage in run.progress) / seconds if seconds else 0
-    finished = len(run.finished)
-    return f"{stages} chunks | {finished} of {total} requests | {size(speed)}/s | {seconds:.1f} s"
+    seconds = now - lap.began
+    speed = sum(stage.nbytes for stage in lap.progress) / seconds if seconds else 0
+    finished = len(lap.finished)
+    how = "" if lap.streaming else "without streaming: "
+    line = f"{stages} chunks | {finished} of {total} requests | {size(speed)}/s | {seconds:.1f} s"
+    return how + line
 
 
 def report(result: Result) -> str:
     """The tables and the verdict."""
+    first = result.rounds[0]
     rate = dsp.CODEBOOKS * 16 * result.rate / dsp.HOP / 1000
     many = f"{result.requests} requests" if result.requests > 1 else "1 request"
     likeness = "" if result.snr_db is None else f", signal to noise {result.snr_db:.1f} dB"
-    by_process = groupby(result.stages, key=lambda stage: stage.process)
+    by_process = groupby(first.stages, key=lambda stage: stage.process)
     lines = [
         f"{Path(result.recording).name}: {result.sound_seconds:.1f} s at {result.rate} Hz",
-        f"{many} in {result.seconds:.2f} s; codes of {rate:.0f} kbit/s{likeness}",
+        f"{many} in {first.seconds:.2f} s; codes of {rate:.0f} kbit/s{likeness}",
         "",
         *_grid(
-            (
-                "edge",
-                "cargo",
-                "connector",
-                "chunks",
-                "bytes",
-                "bytes/s",
-                "latency p50",
-                "p99",
-                "waited",
-            ),
-            [_edge(edge) for edge in result.edges],
+            _EDGE_HEAD,
+            [_edge(edge) for edge in first.edges],
         ),
         "",
         *_grid(
@@ -87,8 +85,15 @@ def report(result: Result) -> str:
             [_process(list(stages)) for _, stages in by_process],
         ),
         "",
-        "latency: from chunk put and receiver asking to usable tensors. waited: how long a chunk lay",
-        "ready before its receiver asked (median). Stages joined by + share a process.",
+        *_grid(
+            ("streaming", "first audio after p50", "p99", "all requests", "files"),
+            [_round(round) for round in result.rounds],
+        ),
+        *([] if result.not_compared is None else [f"not compared: {result.not_compared}"]),
+        "",
+        "latency: from a chunk's sending to usable tensors, about. waited: for credit or space before",
+        "that (mean). first audio: from a request's start at the Thinker to its first sound written.",
+        "Stages joined by + share a process.",
         "",
         f"written: {result.outputs[0]}"
         + (f" and {len(result.outputs) - 1} more" if len(result.outputs) > 1 else ""),
@@ -121,16 +126,22 @@ def _edge(edge: EdgeResult) -> tuple[str, ...]:
         f"{size(edge.nbytes_per_second)}/s",
         milliseconds(edge.latency_ms_p50),
         milliseconds(edge.latency_ms_p99),
-        milliseconds(edge.waited_ms_p50),
+        milliseconds(edge.waited_ms_mean),
     )
 
 
 def _process(stages: Sequence[StageResult]) -> tuple[str, ...]:
     """Its stages share an event loop."""
     lag = stages[0].loop_lag_ms
-    figures = [milliseconds(x) for x in (lag.p50, lag.p99, lag.worst)] if lag else ["-"] * 3
+    figures = [milliseconds(x) for x in (lag.p50, lag.p99, lag.worst)]
     both = (" + ".join(words) for words in zip(*((s.stage, s.name) for s in stages), strict=True))
     return (*both, *figures)
+
+
+def _round(round: RoundResult) -> tuple[str, ...]:
+    first, files = round.first_audio_ms, "identical" if round.identical else "DIFFERENT"
+    times = (milliseconds(first.p50), milliseconds(first.p99), f"{round.seconds:.2f} s")
+    return ("on" if round.streaming else "off", *times, files)
 
 
 def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -149,10 +160,13 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _verdict(result: Result) -> str:
-    if not result.identical:
-        names = ", ".join(result.different)
-        return f"DIFFERENT: {names}: not what one process computes"
-    if not result.complete:
-        return "INCOMPLETE: not every chunk that was sent was received"
+    for round in result.rounds:
+        how = "streaming" if round.streaming else "without streaming"
+        if not round.identical:
+            names = ", ".join(round.different)
+            return f"DIFFERENT: {how}, {names}: not what one process computes"
+        if not round.complete:
+            return f"INCOMPLETE: {how}, not every chunk that was sent was received"
     many = "the file is" if result.requests == 1 else f"all {result.requests} files are"
-    return f"identical: {many} bit for bit what one process computes"
+    both = ", with streaming and without" if len(result.rounds) > 1 else ""
+    return f"identical: {many} bit for bit what one process computes{both}"

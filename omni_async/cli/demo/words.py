@@ -3,17 +3,17 @@
 In: structs. Out: lines.
 Never: imports torch, so that the demo's own process stays small.
 
-The demo writes a :class:`Job` and, when all are ready, ``go`` into a process's standard input and
-keeps it open: its end tells the process that the demo is gone. The process answers with events.
+The demo writes a :class:`Job` into a process's standard input and keeps it open: its end tells the
+process that the demo is gone. For each round it writes ``go`` when all are ready. The process answers
+with events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
-
-from .link import Figures
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -22,6 +22,18 @@ class Request(msgspec.Struct, frozen=True):
     id: str
     skip: int
     """Frames of the recording that it leaves out, so that no two requests are alike."""
+
+
+class Round(msgspec.Struct, frozen=True):
+    """All requests once through the stages."""
+
+    name: str
+    overrides: dict[str, Any] = {}
+    """What lies over the deploy file."""
+
+    def file(self, request: str) -> str:
+        """The sound that it made of a request, inside of the work folder."""
+        return f"{request}.{self.name}.wav"
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -33,6 +45,7 @@ class Job(msgspec.Struct, frozen=True):
     work: str
     """Folder for the files of this run; belongs to the run alone."""
     requests: list[Request]
+    rounds: list[Round]
     deploy: str = ""
     """Path of the deploy file."""
     namespace: str = ""
@@ -44,7 +57,7 @@ def with_stages(job: Job, stages: Iterable[str]) -> Job:
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """Open and waiting for ``go``."""
+    """Open for the next round and waiting for ``go``."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -59,12 +72,32 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """A request left the pipeline, or was checked."""
+    """A request left the pipeline."""
 
     request: str
-    identical: bool = True
+    first_audio_ms: float
+    """From its start at the Thinker to the first sound written."""
+
+
+class Verdict(msgspec.Struct, frozen=True, tag="verdict"):
+    """A request was checked."""
+
+    request: str
+    identical: list[bool]
+    """Of each round."""
     snr: float | None = None
     """Decibels by which the recording is stronger than what the pipeline changed in it."""
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """What the streams of an edge say at its receiver; times are milliseconds."""
+
+    chunks: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+    """From the start to the last chunk."""
+    latency_p50: float = 0.0
+    latency_p99: float = 0.0
 
 
 class Passed(msgspec.Struct, frozen=True):
@@ -73,8 +106,9 @@ class Passed(msgspec.Struct, frozen=True):
     stage: str
     sent: int
     """Chunks."""
-    traffic: Figures | None
-    """What it received; the first stage receives nothing."""
+    waited_seconds: float
+    """How long its requests have waited until what they handed over had left, all together."""
+    received: Traffic
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -85,12 +119,16 @@ class Lag(msgspec.Struct, frozen=True):
     worst: float
 
 
-class Done(msgspec.Struct, frozen=True, tag="done"):
-    """The process has closed everything and ends."""
+class Through(msgspec.Struct, frozen=True, tag="through"):
+    """A round is over, and everything of it closed."""
 
-    stages: list[Passed] = []
-    lag: Lag | None = None
-    """Of its event loop."""
+    stages: list[Passed]
+    lag: Lag
+    """Of the event loop."""
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """The process ends; there is nothing left to do."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -99,7 +137,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     error: str
 
 
-Event = Ready | Progress | Finished | Done | Failed
+Event = Ready | Progress | Finished | Verdict | Through | Done | Failed
 
 encode = msgspec.json.Encoder().encode
 decode_job = msgspec.json.Decoder(Job).decode
