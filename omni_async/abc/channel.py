@@ -51,6 +51,12 @@ class Channel(abc.ABC):
     def queued(self) -> int:
         """Bytes accepted and not yet written."""
 
+    def when_written(self, call: Callable[[], None]) -> None:  # noqa: B027 - see below
+        """Call back once, in a later turn of the loop: little is queued by then, or the line has ended.
+
+        Where nothing is ever queued, nobody asks.
+        """
+
     @abc.abstractmethod
     def close(self) -> None:
         """Write what is queued as far as the socket takes it, then end the line. Idempotent."""

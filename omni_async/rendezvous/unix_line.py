@@ -10,7 +10,7 @@ import array
 import asyncio
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from .._aio.fork import close_in_child
@@ -25,6 +25,8 @@ from .unix_peer import Peer
 
 _ANCILLARY = socket.CMSG_SPACE(MAX_FDS * 4)
 _SEND_BUFFER = 1 << 20
+_LITTLE = 256 << 10
+"""Bytes that are worth no waiting any more."""
 _LAST_WORDS = 0.01
 """Seconds between a peer's farewell and the conclusion that its end of the line stays open."""
 _WORDS_PER_TURN = 256
@@ -65,7 +67,7 @@ class UnixLine(Channel):
 
     __slots__ = (
         "_beat", "_handler", "_hello", "_in_turn", "_limit", "_loop", "_met", "_more", "_mute", "_open", "_outbox",
-        "_owner", "_reader", "_sock", "_speaks_first", "_timer", "_writing", "name", "peer",
+        "_owner", "_reader", "_sock", "_speaks_first", "_timer", "_when_written", "_writing", "name", "peer",
         "process",
     )  # fmt: skip
 
@@ -99,6 +101,7 @@ class UnixLine(Channel):
         self._mute = False  # the peer takes no more words
         self._in_turn = False  # something was written in this turn of the loop
         self._writing = False  # waiting until the socket takes more
+        self._when_written: list[Callable[[], None]] = []
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         close_in_child(sock)
@@ -163,6 +166,17 @@ class UnixLine(Channel):
         """Bytes accepted and not yet written."""
         return len(self._outbox)
 
+    def when_written(self, call: Callable[[], None]) -> None:
+        """See :class:`Channel`."""
+        self._when_written.append(call)
+        self._tell_written()
+
+    def _tell_written(self) -> None:
+        if not self._open or len(self._outbox) <= _LITTLE:
+            for call in self._when_written:
+                self._loop.call_soon(call)
+            self._when_written.clear()
+
     def _turn_over(self) -> None:
         self._in_turn = False
         self.flush()
@@ -173,6 +187,8 @@ class UnixLine(Channel):
                 self._wait_writable()
         except OSError as error:
             self._broken(error)
+        if self._when_written:
+            self._tell_written()
 
     def _wait_writable(self) -> None:
         self._writing = True
@@ -374,6 +390,7 @@ class UnixLine(Channel):
         self._stop_writing()
         self._loop.remove_reader(self._sock.fileno())
         self._outbox.clear()
+        self._tell_written()
         self._reader.close()
 
     def _tell_owner(self, error: Exception | None) -> None:

@@ -176,6 +176,9 @@ class FaultyChannel(Channel):
     def queued(self) -> int:
         return self._channel.queued
 
+    def when_written(self, call: Callable[[], None]) -> None:
+        self._channel.when_written(call)
+
     def close(self) -> None:
         self._channel.close()
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import OrderedDict
+from functools import partial
 from typing import Any
 
 from ..codec import Encoded, encode
@@ -33,6 +35,10 @@ CONFIRM_SECONDS = 0.1
 """How long a put waits for word that the last delivery under its key has been made."""
 RECALL_SECONDS = 1.0
 """How long a clean-up waits for receivers to give back what they were offered ahead."""
+CROWDED = 1 << 20
+"""Bytes on their way to one receiver beyond which its streams wait."""
+RELIEVED = 64
+"""Streams that go on at once when they are: all of them would only find it crowded again."""
 IDLE_SECONDS = 10.0
 """Without a put for this long, memory that nobody leases goes back to the system."""
 IDLE_KEEP = 64 << 20
@@ -56,6 +62,8 @@ class Sending:
         self._drained: list[asyncio.Future[None]] = []
         self._unsettled: list[asyncio.Future[None]] = []
         """Puts that wait for word of a claim."""
+        self._crowded: dict[int, OrderedDict[Outlet, None]] = {}
+        """Streams that wait until less is on its way to their receiver."""
         self._puts = 0
         self._closed = False
         self._reason = ""
@@ -200,6 +208,32 @@ class Sending:
         if self._expiry is None:
             self._set_expiry()
         return outlet
+
+    def crowded(self, outlet: Outlet) -> bool:
+        """Whether too much is on its way to its reader's process; it is stirred when that is over."""
+        if outlet.ref is None:
+            return False
+        peer = outlet.ref[0]
+        channel = self._receivers.channels.get(peer)
+        if channel is None or channel.queued <= CROWDED:
+            return False
+        waiting = self._crowded.get(peer)
+        if waiting is None:
+            waiting = self._crowded[peer] = OrderedDict()
+            channel.when_written(partial(self._relieved, peer))
+        waiting[outlet] = None
+        return True
+
+    def _relieved(self, peer: int) -> None:
+        waiting = self._crowded[peer]
+        for _ in range(min(RELIEVED, len(waiting))):
+            self.core.streams.stirred.append(waiting.popitem(last=False)[0])
+        channel = self._receivers.channels.get(peer)
+        if waiting and channel is not None:
+            channel.when_written(partial(self._relieved, peer))
+        else:
+            del self._crowded[peer]
+        self.pump()
 
     def check_open(self) -> None:
         """Raises: ClosedError: the transport is closed."""

@@ -10,7 +10,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -117,6 +117,9 @@ class _Recorder(Channel):
     def queued(self) -> int:
         return 7
 
+    def when_written(self, call: Callable[[], None]) -> None:
+        self.calls.append("when_written")
+
     def close(self) -> None:
         self.calls.append("close")
 
@@ -134,8 +137,10 @@ async def test_a_faulty_channel_loses_doubles_and_delays_by_its_seed() -> None:
             line.send(word, [0] if word.op % 50 == 0 else [])
         await asyncio.sleep(0.05)
         line.flush()
+        line.when_written(line.flush)
         line.close()
-        assert (inner.calls, line.queued, line.detach()) == (["flush", "close"], 7, -1)
+        calls = ["flush", "when_written", "close"]
+        assert (inner.calls, line.queued, line.detach()) == (calls, 7, -1)
         return [word.op for word, _ in inner.sent if isinstance(word, Done)], len(line.lost)
 
     arrived, lost = await play(3)

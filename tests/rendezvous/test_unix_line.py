@@ -53,6 +53,35 @@ class TestSending:
         assert wire.line.queued == 0
         assert sum(drain(wire.sock)) == 2 * size
 
+    async def test_who_waits_until_little_is_queued_is_called_once(self, wire: Wire) -> None:
+        called: list[int] = []
+        wire.line.when_written(lambda: called.append(wire.line.queued))
+        assert called == []  # not from inside of its own call
+        await asyncio.sleep(0)
+        assert called == [0]
+        while wire.line.queued < 8 << 20:
+            wire.line.send(Offer(1, 1, [1], [], [], bytes(100_000)))
+        wire.line.when_written(lambda: called.append(wire.line.queued))
+        await asyncio.sleep(0.01)
+        assert len(called) == 1
+        while len(called) == 1:
+            drain(wire.sock)
+            await asyncio.sleep(0)
+        assert called[1] <= 256 << 10
+        while wire.line.queued:
+            drain(wire.sock)
+            await asyncio.sleep(0)
+        assert len(called) == 2
+
+    async def test_who_waits_until_little_is_queued_hears_of_the_end(self, wire: Wire) -> None:
+        called: list[int] = []
+        while wire.line.queued < 8 << 20:
+            wire.line.send(Offer(1, 1, [1], [], [], bytes(100_000)))
+        wire.line.when_written(lambda: called.append(1))
+        wire.line.close()
+        await asyncio.sleep(0)
+        assert called == [1]
+
     async def test_answers_to_a_batch_leave_with_it(self, wire: Wire) -> None:
         wire.handler.answer = [Done(1)]
         wire.sock.send(frame(encode(want(1))) * 50)

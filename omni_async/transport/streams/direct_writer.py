@@ -67,7 +67,11 @@ class DirectWriter(ChunkWriter):
     def room(self) -> int:
         """Chunks that may be sent now without waiting."""
         outlet = self._outlet
-        return 0 if outlet is None or self._queue else outlet.room
+        return 0 if outlet is None or self._queue or not self._may(outlet) else outlet.room
+
+    def _may(self, outlet: Outlet) -> bool:
+        """Whether there is credit for a chunk, and the way to the reader is not crowded."""
+        return outlet.room > 0 and not self._sending.crowded(outlet)
 
     def _begin(self) -> Awaitable[None]:
         self._bound.check()
@@ -99,7 +103,7 @@ class DirectWriter(ChunkWriter):
             await asyncio.sleep(0)
             outlet = self._ready()
         try:
-            if self._queue or not outlet.room or not self._send_inline(outlet, encoded):
+            if self._queue or not self._may(outlet) or not self._send_inline(outlet, encoded):
                 await self._send_in_turn(outlet, encoded, chunk)
         finally:
             self._breath.used()
@@ -113,7 +117,7 @@ class DirectWriter(ChunkWriter):
         """
         outlet = self._ready()
         encoded = encode(chunk)
-        if self._queue or not outlet.room or not self._send_inline(outlet, encoded):
+        if self._queue or not self._may(outlet) or not self._send_inline(outlet, encoded):
             raise BackPressure(
                 f"{named(self._where)} takes no more now; await send",
                 key=self.key,
@@ -183,9 +187,10 @@ class DirectWriter(ChunkWriter):
 
     async def _room(self, outlet: Outlet) -> None:
         """Wait for credit."""
-        began = monotonic_ns() if not outlet.room else 0
-        while not outlet.room:
+        began = 0
+        while not self._may(outlet):
             self._ready()
+            began = began or monotonic_ns()
             self._waiter = self._wiring.loop.create_future()
             try:
                 await self._waiter
