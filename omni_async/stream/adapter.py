@@ -20,7 +20,7 @@ from .events import ChunkReady, Event, StreamState
 from .inbox import Inbox
 from .incoming import Incoming
 from .limits import STALL_SECONDS, Limits, checked_max_active, checked_stall_timeout
-from .mailbox import Mailbox
+from .mailbox import Mailbox, Request
 from .outgoing import Outgoing
 from .processor import Processor, as_they_are
 from .producer import Producer
@@ -279,13 +279,16 @@ class ChunkTransferAdapter:
             raise UsageError("events are taken by poll() or by events(), not by both")
         self._taker = taker
 
-    def _taken(self, request: Any, event: Event, taken: Taken) -> None:
-        if isinstance(request, Incoming) and self._consumer is not None:
+    def _taken(self, request: Request, event: Event, taken: Taken) -> None:
+        if isinstance(request, Incoming):
+            assert self._consumer is not None
             self._consumer.taken(request, event)
             counts = taken.setdefault(request, [0, 0])
             counts[0] += 1
             counts[1] += isinstance(event, ChunkReady)
-        elif isinstance(request, Outgoing) and self._producer is not None:
+        else:
+            assert isinstance(request, Outgoing)
+            assert self._producer is not None
             self._producer.desk.forget(request)
 
     # --- both -------------------------------------------------------------------------------------

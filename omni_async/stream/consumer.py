@@ -19,7 +19,7 @@ from .failures import failure
 from .inbox import Inbox
 from .incoming import Incoming
 from .mailbox import Mailbox
-from .reading import Metadata, Sink, open_reading
+from .reading import Metadata, Reading, Sink, open_reading
 from .stall import StallClock
 from .tasks import Tasks
 
@@ -48,7 +48,7 @@ class Consumer:
         self._tasks = tasks
         self._requests: dict[str, Incoming] = {}
         self._active = 0
-        self._parked: dict[Incoming, None] = {}
+        self._parked: dict[Incoming, Reading] = {}
         """In the order in which they came."""
         self._stalls: StallClock[Incoming] = StallClock(stall_timeout, self._stalled)
         self.stalls = 0
@@ -115,7 +115,7 @@ class Consumer:
         except OmniAsyncError as error:
             self._broke(request, error)
             return
-        self._parked[request] = None
+        self._parked[request] = request.reading
         self._promote()
 
     @property
@@ -126,13 +126,12 @@ class Consumer:
     def _promote(self) -> None:
         """Those who came first become active, as long as more may be."""
         while self._parked and self._room:
-            request = next(iter(self._parked))
+            request, reading = next(iter(self._parked.items()))
             del self._parked[request]
             request.active = True
             self._active += 1
             self._stalls.start(request)
-            if request.reading is not None:
-                request.reading.begin()
+            reading.begin()
 
     def _arrived(self, request: Incoming, item: Any) -> None:
         if item is Mark.FINISHED:
@@ -167,8 +166,7 @@ class Consumer:
             request.reading = None
 
     def _stalled(self, request: Incoming) -> None:
-        if request.reading is None:
-            return
+        assert request.reading is not None
         self.stalls += 1
         seconds = self._stalls.timeout
         request.reading.fail(

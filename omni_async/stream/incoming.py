@@ -39,12 +39,10 @@ class Incoming(Request):
 
     @property
     def state(self) -> StreamState:
-        if self.over and len(self.events) == 1:
-            last = self.events[0]
-            if isinstance(last, StreamFinished):
-                return StreamState.FINISHED
-            if isinstance(last, StreamFailed):
-                return StreamState.FAILED
-        if self.events:
-            return StreamState.READY
-        return StreamState.WAITING_FOR_CHUNK if self.active else StreamState.PARKED
+        try:
+            first = self.events[0]
+        except IndexError:  # none, or another thread has just taken it
+            return StreamState.WAITING_FOR_CHUNK if self.active else StreamState.PARKED
+        if isinstance(first, StreamFinished):
+            return StreamState.FINISHED
+        return StreamState.FAILED if isinstance(first, StreamFailed) else StreamState.READY

@@ -90,7 +90,7 @@ class DirectWriting:
                 self._writer.drive(self.go_on)
             self._send_small()
         except Exception as error:  # noqa: BLE001 - whatever a chunk's encoding raises is its request's failure
-            self._break(error)
+            self._source.broke(error)
         finally:
             self._busy = self._sending is not None
 
@@ -99,10 +99,11 @@ class DirectWriting:
         while not self._over:
             failure = writer.failure()
             if failure is not None:
-                self._break(failure)
-            elif not queue or (type(queue[0]) is Piece and not writer.room):
+                self._source.broke(failure)
                 return
-            elif not self._send_first(queue[0]):
+            if not queue or (type(queue[0]) is Piece and not writer.room):
+                return
+            if not self._send_first(queue[0]):
                 self._sending = self._tasks.start(self._send_large())
                 return
 
@@ -136,14 +137,10 @@ class DirectWriting:
                 if not self._writer.room:
                     break
         except Exception as error:  # noqa: BLE001 - as in go_on
-            self._break(error)
+            self._source.broke(error)
         finally:
             self._sending, self._busy = None, False
         self.go_on()
-
-    def _break(self, error: Exception) -> None:
-        if not self._over:
-            self._source.broke(error)
 
     def abort(self, reason: str) -> None:
         self._over = True

@@ -24,7 +24,7 @@ from omni_async import (
 )
 from omni_async.stream import Context, Limits
 from tests.cases.steps import until
-from tests.stream.ends import chunks, failure, opened, story, transports
+from tests.stream.ends import KeyedEdge, chunks, failure, opened, story, transports
 
 LARGE = 200_000
 """Bytes that do not ride inside a word."""
@@ -317,7 +317,7 @@ async def test_leaving_sends_what_was_finished_and_aborts_the_rest(
         ends.consumer.register("open")
         ends.consumer.register("whole")
         if keyed:
-            sender = type(ends.producer._output)(sender)  # type: ignore[call-arg, arg-type]
+            sender = KeyedEdge(sender)
         async with ChunkTransferAdapter(None, output=sender) as producer:
             producer.submit("open", 1)
             for number in range(20):

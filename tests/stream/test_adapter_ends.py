@@ -77,8 +77,10 @@ async def test_nothing_is_heard_of_what_was_aborted(
         ends.producer.abort("other")
 
 
-async def test_an_unknown_request_is_nothing_to_give_up(backend: str, namespace: str) -> None:
-    async with opened(backend, namespace) as ends:
+async def test_an_unknown_request_is_nothing_to_give_up(
+    backend: str, namespace: str, keyed: bool
+) -> None:
+    async with opened(backend, namespace, keyed=keyed) as ends:
         ends.consumer.abort("never heard of")
         ends.producer.abort("never heard of")
         assert ends.consumer.poll() == ends.producer.poll() == []
@@ -111,6 +113,24 @@ async def test_an_abort_ends_a_large_chunk_that_waits_for_space(namespace: str) 
         assert "enough" in str(failure(told).error)
         del told
         assert not len(ends.producer._tasks)
+
+
+async def test_an_abort_between_taking_an_end_and_telling_of_it_changes_nothing(
+    namespace: str,
+) -> None:
+    async with opened("memory", namespace) as ends:
+        consumer = ends.consumer._consumer
+        assert consumer is not None
+        ends.consumer.register("r")
+        ends.producer.submit("r", None, finished=True)
+        await until(lambda: ends.consumer.state("r") == "finished", "the end")
+        old = consumer._requests["r"]
+        ends.consumer.abort("r")
+        ends.consumer.register("r")
+        consumer.taken(old, StreamFinished("r", 0))  # another thread was in the middle of poll()
+        assert ends.consumer.state("r") == "waiting_for_chunk"
+        consumer._broke(old, ValueError("told twice"))
+        assert ends.consumer.poll() == []
 
 
 # --- ids that are used again ----------------------------------------------------------------------
@@ -193,7 +213,7 @@ async def test_a_generation_that_fails_before_its_stream_begins_is_told_of(names
     async with opened("memory", namespace, window=1) as ends:
         ends.producer.submit("r", 1)
         ends.producer.submit("r", 2, finished=True)
-        ends.producer._producer._processor = lambda *_: 1 / 0  # type: ignore[union-attr, assignment, return-value]
+        ends.producer._producer._processor = lambda *_: 1 / 0  # type: ignore[union-attr]
         ends.producer.submit("r", 3)
         ends.consumer.register("r")
         assert chunks(await story(ends.consumer)) == [1, 2]

@@ -11,6 +11,7 @@ import pytest
 from omni_async import (
     BackPressure,
     ChunkReady,
+    ClosedError,
     StreamAborted,
     StreamClosed,
     StreamFailed,
@@ -143,6 +144,70 @@ async def test_those_who_wait_for_room_hear_of_an_abort_and_of_the_end(namespace
         await inside
         with pytest.raises(StreamAborted, match="nor this"):
             await queued
+
+
+async def test_those_who_wait_for_all_hear_of_their_own_abort_only(namespace: str) -> None:
+    options = {"limits": Limits(total_chunks=2)}
+    async with opened("memory", namespace, window=1, producer=options) as ends:
+        for number in range(3):
+            ends.producer.submit("full", number)
+        one, other = (asyncio.create_task(ends.producer.send(name, 1)) for name in ("r", "s"))
+        await asyncio.sleep(0)
+        ends.producer.abort("r", "not wanted")
+        with pytest.raises(StreamAborted, match="not wanted"):
+            await one
+        await asyncio.sleep(0)
+        assert not other.done()
+        ends.consumer.register("full")
+        events = ends.consumer.events()
+        assert isinstance(await events.__anext__(), ChunkReady)  # the next leaves, one still waits
+        await other
+        for name in ("full", "s"):
+            ends.producer.abort(name)
+
+
+async def test_one_chunk_that_leaves_is_no_room_for_all(namespace: str) -> None:
+    options = {"limits": Limits(total_chunks=8)}
+    async with opened("memory", namespace, window=1, producer=options) as ends:
+        for number in range(9):
+            ends.producer.submit("full", number)
+        waiting = asyncio.create_task(ends.producer.send("s", 1))
+        ends.consumer.register("full")
+        events = ends.consumer.events()
+        for _ in range(5):
+            assert not waiting.done()
+            await events.__anext__()
+        await waiting
+        for name in ("full", "s"):
+            ends.producer.abort(name)
+
+
+async def test_a_send_that_was_just_woken_does_not_begin_an_aborted_request_anew(
+    namespace: str,
+) -> None:
+    async with opened("memory", namespace, window=1, producer=FEW) as ends:
+        producer = ends.producer._producer
+        assert producer is not None
+        for number in range(5):
+            ends.producer.submit("r", number)
+        waiting = asyncio.create_task(ends.producer.send("r", 9))
+        await asyncio.sleep(0)
+        producer._wake("r")
+        ends.producer.abort("r", "too late")
+        with pytest.raises(StreamAborted, match="too late"):
+            await waiting
+        assert ends.producer.requests == frozenset()
+
+
+async def test_those_who_wait_for_room_hear_that_the_adapter_closes(namespace: str) -> None:
+    options = {"limits": Limits(total_chunks=1)}
+    async with opened("memory", namespace, window=1, producer=options) as ends:
+        for number in range(2):
+            ends.producer.submit("full", number)
+        waiting = asyncio.create_task(ends.producer.send("r", 1))
+        await asyncio.sleep(0)
+    with pytest.raises(ClosedError):
+        await waiting
 
 
 async def test_send_is_for_the_loop(namespace: str) -> None:

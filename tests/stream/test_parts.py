@@ -7,16 +7,18 @@ import enum
 import logging
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from omni_async import ClosedError, UsageError
+from omni_async import ClosedError, StreamFinished, UsageError
 from omni_async.stream import Limits
 from omni_async.stream.inbox import BUDGET, Inbox
 from omni_async.stream.limits import checked_max_active, checked_stall_timeout, size_of
+from omni_async.stream.mailbox import Mailbox, Request
 from omni_async.stream.stall import StallClock
 from omni_async.stream.tasks import Tasks
 
@@ -79,13 +81,21 @@ async def test_calls_from_threads_are_made_on_the_loop_in_order_and_wake_it_once
     loop = asyncio.get_running_loop()
     rings: list[Any] = []
     ring = loop.call_soon_threadsafe
-    loop.call_soon_threadsafe = lambda *a, **k: (rings.append(a), ring(*a, **k))[1]  # type: ignore[method-assign, assignment]
+
+    def count(call: Any, *arguments: Any, **options: Any) -> Any:
+        rings.append(call)
+        return ring(call, *arguments, **options)
+
+    loop.call_soon_threadsafe = count  # type: ignore[method-assign]
     inbox, made = Inbox("the adapter", threading.Lock()), list[tuple[int, int]]()
     done = asyncio.Event()
 
+    def make(number: int) -> None:
+        made.append((number, threading.get_ident()))
+
     def ask() -> None:
         for number in range(100):
-            inbox.append(lambda number=number: made.append((number, threading.get_ident())))
+            inbox.append(partial(make, number))
             inbox.wake()
         inbox.append(done.set)
         inbox.wake()
@@ -122,8 +132,13 @@ async def test_a_long_line_of_calls_lets_the_loop_turn() -> None:
             pass
 
     made: list[int] = []
+
+    def one(number: int) -> None:
+        spend()
+        made.append(number)
+
     for number in range(4):
-        inbox.append(lambda number=number: (spend(), made.append(number)))
+        inbox.append(partial(one, number))
     inbox.wake()
     while len(made) < 4:
         turns.append(len(made))
@@ -227,6 +242,19 @@ async def test_without_a_limit_nobody_is_late() -> None:
     clock.start("r")
     assert len(clock) == 0
     clock.stop("r")
+
+
+# --- the mailbox ----------------------------------------------------------------------------------
+
+
+async def test_an_event_that_comes_up_while_its_request_is_dropped_is_not_told() -> None:
+    mailbox, request = Mailbox(), Request("r")
+    mailbox.put(request, StreamFinished("r", 0))
+    request.dead = True  # between the look and the append of another thread
+    assert mailbox.take() is None
+    mailbox.put(request, StreamFinished("r", 0))
+    assert len(mailbox) == 0
+    mailbox.ring()
 
 
 # --- tasks ----------------------------------------------------------------------------------------
