@@ -216,9 +216,13 @@ async def test_a_request_that_gets_nothing_holds_up_nobody(backend: str, namespa
                 ends.producer.abort(name)
             return sorted(took)[len(took) * 99 // 100]
 
-    runs = [(await p99(1, f"{namespace}a{n}"), await p99(0, f"{namespace}b{n}")) for n in range(3)]
-    beside, alone = (min(column) for column in zip(*runs, strict=True))
-    assert beside < 2 * alone + 0.001, runs
+    runs: list[tuple[float, float]] = []
+    for turn in range(8):  # other work on the machine stalls a run now and then, waiting stalls all
+        runs.append((await p99(1, f"{namespace}a{turn}"), await p99(0, f"{namespace}b{turn}")))
+        beside, alone = (min(column) for column in zip(*runs, strict=True))
+        if beside < 2 * alone:
+            return
+    pytest.fail(f"seconds beside a stuck request, and without it: {runs}")
 
 
 # --- C8: streaming on and off ---------------------------------------------------------------------

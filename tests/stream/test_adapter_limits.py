@@ -206,6 +206,8 @@ async def test_those_who_wait_for_room_hear_that_the_adapter_closes(namespace: s
             ends.producer.submit("full", number)
         waiting = asyncio.create_task(ends.producer.send("r", 1))
         await asyncio.sleep(0)
+        desk = ends.producer._producer.desk  # type: ignore[union-attr]
+        desk._open.clear()  # what leaves would wake it before
     with pytest.raises(ClosedError):
         await waiting
 

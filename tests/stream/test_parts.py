@@ -65,12 +65,22 @@ def test_sizes_are_about_those_of_the_bytes_inside() -> None:
     array = np.zeros(1000)
     looped: list[Any] = []
     looped.append(looped)
-    for value in (array, {"a": array}, [1, array], (array,), Point(array), Frame({"x": [array]})):
+    values: list[Any] = [
+        array,
+        {"a": array},
+        [1, array],
+        (array,),
+        Point(array),
+        Frame({"x": [array]}),
+    ]
+    for value in values:
         assert 8000 <= size_of(value) < 8200
-    for value in (b"x" * 500, "x" * 500, bytearray(500), memoryview(b"x" * 500)):
+    values = [b"x" * 500, "x" * 500, bytearray(500), memoryview(b"x" * 500)]
+    for value in values:
         assert 500 <= size_of(value) < 600
     assert size_of(list(range(1000))) == 16 * 1001
-    for value in (None, 1, 1.5, True, Color.RED, object(), looped):
+    values = [None, 1, 1.5, True, Color.RED, object(), looped]
+    for value in values:
         assert 0 < size_of(value) < 2000
 
 
@@ -86,7 +96,7 @@ async def test_calls_from_threads_are_made_on_the_loop_in_order_and_wake_it_once
         rings.append(call)
         return ring(call, *arguments, **options)
 
-    loop.call_soon_threadsafe = count  # type: ignore[method-assign]
+    loop.call_soon_threadsafe = count  # type: ignore[method-assign, assignment]
     inbox, made = Inbox("the adapter", threading.Lock()), list[tuple[int, int]]()
     done = asyncio.Event()
 
