@@ -101,8 +101,7 @@ class ChunkReader(abc.ABC):
         """The next chunk, if it is there.
 
         Raises:
-            StreamEmpty: it is not there yet.
-            As :meth:`read`.
+            StreamEmpty: it is not there yet. Others as :meth:`read`.
         """
         while True:
             item = self._item_nowait()
