@@ -366,10 +366,12 @@ class Sending:
 
     async def settle(self, timeout: float) -> None:
         """Wait for engine operations under way: their slots are theirs until then."""
-        if self._peers_read:
-            deadline = self._wiring.loop.time() + timeout
-            while self.core.directory.refs() and await self._settled(deadline):
-                pass
+        deadline = self._wiring.loop.time() + timeout
+        try:
+            while self._peers_read and self.core.directory.refs():
+                if not await self._settled(deadline):
+                    break
+        finally:
             self._receivers.close(self._reason)
         await self._receivers.settle(timeout)
 

@@ -151,6 +151,7 @@ async def test_a_stream_that_is_long(namespace: str, count: int, bound: float) -
         side = await _away(peer, "receiver", "1", namespace)
         reading = asyncio.create_task(side.use(f"{TRAFFIC}:read_counting", key="k"))
         costs: list[float] = []
+        began = 0.0
         sizes: list[tuple[int, int]] = []
         async with tx.edge("0", "1").writer("k") as stream:
             for number in range(count):
