@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,32 +16,55 @@ import pytest
 from omni_async import EdgeName
 from omni_async.cli import demo
 from omni_async.cli.demo import default_deploy, words
+from omni_async.cli.demo.child import Child
 from omni_async.cli.demo.line import Line
-from omni_async.cli.demo.link import Figures, Traffic, quantile
-from omni_async.cli.demo.result import EdgeResult, Result, StageResult
-from omni_async.cli.demo.supervisor import Child, Options, Run
+from omni_async.cli.demo.result import EdgeResult, Quantiles, Result, RoundResult, StageResult
+from omni_async.cli.demo.rounds import OFF, ON, Lap
+from omni_async.cli.demo.supervisor import Options, Run
 from omni_async.cli.demo.table import progress, report, size
 from omni_async.cli.main import main
 
-FIGURES = Figures(10, 1_000_000, 0.5, 0.25, 1.5, 0.0, 2.0)
+TRAFFIC = words.Traffic(10, 1_000_000, 0.5, 0.25, 1.5)
+ROUNDS = [words.Round("streaming"), words.Round("whole")]
 
 
-def result(*, sent: int = 10, different: tuple[str, ...] = (), requests: int = 1) -> Result:
+def round_result(streaming: bool, sent: int, different: list[str]) -> RoundResult:
+    sender = words.Passed("0", sent, 0.03, words.Traffic())
+    first = (7.5, 8.5) if streaming else (300.0, 310.0)
+    return RoundResult(
+        streaming=streaming,
+        seconds=0.75,
+        first_audio_ms=Quantiles(*first),
+        different=different,
+        edges=[EdgeResult.of(EdgeName("0", "1"), "hidden states", "SharedMemory", sender, TRAFFIC)],
+        stages=[
+            StageResult("0", "Thinker", 0, words.Lag(0.1, 1.0, 12.0)),
+            StageResult("1", "Talker", 0, words.Lag(0.1, 1.0, 12.0)),
+            StageResult("2", "C", 1, words.Lag(0.2, 2.0, 3.0)),
+        ],
+    )
+
+
+def result(
+    *,
+    sent: int = 10,
+    different: tuple[str, ...] = (),
+    off: tuple[str, ...] | None = (),
+    requests: int = 1,
+) -> Result:
+    """``off`` are the differences without streaming; ``None`` where that was not run."""
+    rounds = [round_result(True, sent, list(different))]
+    if off is not None:
+        rounds.append(round_result(False, 10, list(off)))
     return Result(
         recording="tune.wav",
         rate=16_000,
         sound_seconds=1.5,
         requests=requests,
-        seconds=0.75,
         snr_db=19.5,
-        different=list(different),
-        edges=[EdgeResult.of(EdgeName("0", "1"), "hidden states", "SharedMemory", sent, FIGURES)],
-        stages=[
-            StageResult("0", "Thinker", 0, words.Lag(0.1, 1.0, 12.0)),
-            StageResult("1", "Talker", 0, words.Lag(0.1, 1.0, 12.0)),
-            StageResult("2", "C", 1, None),
-        ],
         outputs=[f"out/req-{i}.wav" for i in range(requests)],
+        rounds=rounds,
+        not_compared="it was not wanted" if off is None else None,
     )
 
 
@@ -51,28 +75,51 @@ def test_all_is_well() -> None:
     assert "tune.wav: 1.5 s at 16000 Hz" in text
     assert "3 requests in 0.75 s; codes of 16 kbit/s, signal to noise 19.5 dB" in text
     assert "written: out/req-0.wav and 2 more" in text
-    assert text.endswith("identical: all 3 files are bit for bit what one process computes")
+    told = "what one process computes, with streaming and without"
+    assert text.endswith(f"identical: all 3 files are bit for bit {told}")
     row = next(line for line in text.splitlines() if line.startswith("0->1"))
-    assert "10  1.0 MB  2.0 MB/s      0.25 ms  1.50 ms  0.00 ms" in row
+    assert "10  1.0 MB  2.0 MB/s      0.25 ms  1.50 ms  3.00 ms" in row
     assert [line.split() for line in text.splitlines() if line[:1].isdigit()][-2:] == [
         ["0", "+", "1", "Thinker", "+", "Talker", "0.10", "ms", "1.00", "ms", "12.00", "ms"],
-        ["2", "C", "-", "-", "-"],
+        ["2", "C", "0.20", "ms", "2.00", "ms", "3.00", "ms"],
     ]
+    assert [line.split() for line in text.splitlines() if line.startswith(("on ", "off "))] == [
+        ["on", "7.50", "ms", "8.50", "ms", "0.75", "s", "identical"],
+        ["off", "300.00", "ms", "310.00", "ms", "0.75", "s", "identical"],
+    ]
+    assert "not compared" not in text
+
+
+def test_what_was_not_compared_says_why() -> None:
+    text = report(result(off=None))
+    assert "not compared: it was not wanted\n" in text
+    assert text.endswith("identical: the file is bit for bit what one process computes")
+    assert result(off=None).as_dict()["without_streaming"] is None
 
 
 def test_a_file_that_differs_is_named() -> None:
     bad = result(different=("req-0",))
     assert not bad.ok
-    assert report(bad).endswith("DIFFERENT: req-0: not what one process computes")
+    assert report(bad).endswith("DIFFERENT: streaming, req-0: not what one process computes")
     assert bad.as_dict()["ok"] is bad.as_dict()["identical"] is False
+
+
+def test_a_file_that_differs_without_streaming_is_named() -> None:
+    bad = result(off=("req-0",))
+    assert not bad.ok
+    told = "DIFFERENT: without streaming, req-0: not what one process computes"
+    assert report(bad).endswith(told)
+    plain = bad.as_dict()
+    assert (plain["ok"], plain["identical"]) == (False, True)
+    assert plain["without_streaming"]["ok"] is plain["without_streaming"]["identical"] is False
 
 
 def test_a_lost_chunk_is_seen() -> None:
     bad = result(sent=11)
-    assert bad.identical
+    assert bad.rounds[0].identical
     assert not bad.ok
     assert "10 of 11" in report(bad)
-    assert report(bad).endswith("INCOMPLETE: not every chunk that was sent was received")
+    assert report(bad).endswith("INCOMPLETE: streaming, not every chunk that was sent was received")
 
 
 def test_the_exit_status_follows_the_result(
@@ -106,12 +153,13 @@ def test_a_cancellation_that_no_signal_caused_is_not_hidden(
 
 
 async def test_a_process_that_never_began_has_ended(tmp_path: Path) -> None:
-    await Child(words.Job(["0"], "", str(tmp_path), []), ["Thinker"]).end()
+    await Child(words.Job(["0"], "", str(tmp_path), [], []), ["Thinker"]).end()
 
 
 def test_a_process_that_meets_a_bug_tells_what_and_where(recording: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    job = words.Job([], str(recording), str(tmp_path / "nowhere"), [words.Request("req-0", 0)])
+    requests = [words.Request("req-0", 0)]
+    job = words.Job([], str(recording), str(tmp_path / "nowhere"), requests, ROUNDS)
     command = [sys.executable, "-m", "omni_async.cli.demo.process", "check"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -141,13 +189,14 @@ def test_the_check_hears_one_wrong_bit(recording: Path, tmp_path: Path) -> None:
     for request in requests:
         with Recording(recording) as source:
             source.skip(request.skip)
-            one_process(source, tmp_path / f"{request.id}.wav")
-    wrong = tmp_path / "wrong.wav"
+            one_process(source, tmp_path / ROUNDS[0].file(request.id))
+        shutil.copy(*(tmp_path / round.file(request.id) for round in ROUNDS))
+    wrong = tmp_path / ROUNDS[1].file("wrong")
     data = bytearray(wrong.read_bytes())
     data[5000] ^= 1
     wrong.write_bytes(data)
 
-    job = words.Job([], str(recording), str(tmp_path), requests)
+    job = words.Job([], str(recording), str(tmp_path), requests, ROUNDS)
     orders, events = os.pipe(), os.pipe()
     os.write(orders[1], words.encode(job) + b"\n")
     line = Line(orders[0], events[1])
@@ -155,32 +204,39 @@ def test_the_check_hears_one_wrong_bit(recording: Path, tmp_path: Path) -> None:
     assert check(line) == words.Done()
     said = [words.decode_event(text) for text in os.read(events[0], 1 << 16).splitlines()]
     assert isinstance(said[0], words.Ready)
-    verdicts = {event.request: event for event in said if isinstance(event, words.Finished)}
-    assert verdicts["right"].identical
-    assert not verdicts["wrong"].identical
+    verdicts = {event.request: event for event in said if isinstance(event, words.Verdict)}
+    assert verdicts["right"].identical == [True, True]
+    assert verdicts["wrong"].identical == [True, False]
     assert verdicts["right"].snr is not None
-    assert sorted(path.name for path in tmp_path.glob("*.wav")) == [
-        "right.wav",
-        "tune.wav",
-        "wrong.wav",
-    ]
+    assert len(list(tmp_path.glob("*.wav"))) == 5  # no file of its own is left
     os.close(events[0])
     os.close(events[1])
 
 
+def begun(run: Run, number: int) -> Lap:
+    """A round of it has begun ten seconds after the clock did."""
+    heard = [child.rounds[number] for child in run.processes]
+    run.laps.append(Lap(run.rounds[number], heard, run.options.requests))
+    run.laps[-1].began = 10.0
+    return run.laps[-1]
+
+
 def test_where_a_run_stands(recording: Path, tmp_path: Path) -> None:
     run = Run(Options(recording, default_deploy(), 4, tmp_path), lambda _: None)
+    assert [round.name for round in run.rounds] == [ON, OFF]
     assert progress(run, 0.0) == "starting 3 processes, 0 ready"
-    run.processes[0].ready.set()
+    run.processes[0].rounds[0].ready.set()
     assert progress(run, 0.0) == "starting 3 processes, 1 ready"
-    run.began = 10.0
-    run.processes[0].progress["0"] = words.Progress("0", sent=7)
-    run.processes[1].progress["1"] = words.Progress("1", 6, 5, 3_000_000)
-    run.processes[2].finished["req-0"] = words.Finished("req-0")
+    first = begun(run, 0)
+    first.heard[0].progress["0"] = words.Progress("0", sent=7)
+    first.heard[1].progress["1"] = words.Progress("1", 6, 5, 3_000_000)
+    first.heard[2].finished["req-0"] = words.Finished("req-0", 8.0)
     assert progress(run, 12.0) == (
         "Thinker 7 -> Talker 6 -> Code2Wav 0 chunks | 1 of 4 requests | 1.5 MB/s | 2.0 s"
     )
-    run.seconds = 3.0
+    begun(run, 1)
+    assert progress(run, 13.0).startswith("without streaming: Thinker 0 -> Talker 0 -> Code2Wav 0")
+    run.checking = True
     assert progress(run, 13.0) == "checking against one process: 0 of 4 requests"
 
 
@@ -192,11 +248,11 @@ def test_stages_of_one_process_are_told_apart(recording: Path, tmp_path: Path) -
     )
     run = Run(Options(recording, deploy, 1, tmp_path), lambda _: None)
     assert progress(run, 0.0) == "starting 1 process, 0 ready"
-    run.began = 10.0
     [process] = run.processes
     assert process.name == "the process of stages 0 (Thinker), 1 (Talker), 2 (Code2Wav)"
-    process.progress["1"] = words.Progress("1", 6, 5, 1000)
-    process.progress["2"] = words.Progress("2", received=4)
+    heard = begun(run, 0).heard[0]
+    heard.progress["1"] = words.Progress("1", 6, 5, 1000)
+    heard.progress["2"] = words.Progress("2", received=4)
     text = "Thinker 0 -> Talker 6 -> Code2Wav 4 chunks | 0 of 1 requests | 1.0 KB/s | 1.0 s"
     assert progress(run, 11.0) == text
 
@@ -212,20 +268,11 @@ def test_requests_begin_at_different_places_of_the_recording(
     assert other.work != run.work
 
 
-def test_latency_begins_when_both_ends_are_there() -> None:
-    traffic = Traffic()
-    traffic.note(100, put=5_000_000, asked=1_000_000, usable=6_000_000)
-    traffic.note(100, put=7_000_000, asked=9_000_000, usable=11_000_000)
-    figures = traffic.figures()
-    assert (figures.chunks, figures.nbytes, figures.seconds) == (2, 200, 0.006)
-    assert (figures.latency_p50, figures.latency_p99) == (2.0, 2.0)
-    assert (figures.waited_p50, figures.waited_p99) == (2.0, 2.0)
-
-
-@pytest.mark.parametrize(("q", "value"), [(0.0, 1), (0.5, 3), (0.99, 4), (1.0, 4)])
-def test_quantiles(q: float, value: int) -> None:
-    assert quantile([1, 2, 3, 4], q) == value
-    assert quantile([], q) == 0
+@pytest.mark.parametrize(
+    ("values", "p50", "p99"), [([4, 1, 3, 2], 3, 4), ([7.5], 7.5, 7.5), ([], 0, 0)]
+)
+def test_quantiles(values: list[float], p50: float, p99: float) -> None:
+    assert Quantiles.of(values) == Quantiles(p50, p99)
 
 
 @pytest.mark.parametrize(

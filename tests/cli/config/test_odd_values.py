@@ -33,6 +33,5 @@ def test_odd_knobs_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         "raw": "b'hi'",
         "nan": "nan",
         "inf": "-inf",
-
         "map": {"1": [2.5, None]},
     }
