@@ -385,6 +385,69 @@ async def test_what_people_see(namespace: str) -> None:
             assert caught.value.reason == "aborted"
 
 
+async def test_segments_that_are_not_read_to_their_end(namespace: str) -> None:
+    """The next one begins where it begins; the one before is over, whoever still has it."""
+    async with pair("shm", namespace) as both:
+        async with both.ends() as (source, sink):
+            for number in range(6):
+                await source.send(number)
+                if number % 3 == 2:
+                    await source.end_segment()
+            await source.finish()
+            got: list[Any] = []
+            kept = None
+            async for segment in sink.segments():
+                got.append(await segment.__anext__())
+                if kept is not None:
+                    assert [chunk async for chunk in kept] == []
+                kept = segment
+            assert got == [0, 3]
+            assert sink.segment == 2
+
+
+async def test_a_segment_that_is_read_after_the_next_has_begun(namespace: str) -> None:
+    async with pair("shm", namespace) as both:
+        async with both.ends() as (source, sink):
+            await source.send(0)
+            await source.end_segment()
+            await source.send(1)
+            await source.finish()
+            segments = sink.segments()
+            first = await segments.__anext__()
+            assert await first.__anext__() == 0
+            assert await sink.read(5) == 1  # over the boundary
+            with pytest.raises(StopAsyncIteration):
+                await first.__anext__()
+
+
+def test_before_it_has_begun_a_reader_gives_no_credit() -> None:
+    reader = DirectReader.__new__(DirectReader)
+    reader._begun = False
+    reader.acknowledge(1)
+    reader.widen(8)
+    assert reader.describe() == "nobody was asked"
+
+
+async def test_larger_chunks_do_not_expire_before_their_stream(namespace: str) -> None:
+    """Payloads beside them do, in any order of both."""
+    async with no_leaks(mark=namespace):
+        spec = {"name": "shm", "extra": {"buffer_ttl_seconds": 0.2}}
+        async with omni_async.open_transport(
+            spec, role="sender", stage="0", namespace=namespace, linger=0.0
+        ) as tx:
+            source = await tx.edge("0", "1").writer("k").__aenter__()
+            await source.send(pattern_array(LARGE, 0))
+            await tx.put("0", "1", "other", bytes(LARGE))
+            await source.send(pattern_array(LARGE, 1))
+            await tx.put("0", "1", "another", bytes(LARGE))
+            await quiet(tx, pool_used=None)
+            assert tx.health().pool_used >= 4 * LARGE
+            await asyncio.sleep(0.5)
+            assert 2 * LARGE <= tx.health().pool_used < 3 * LARGE
+            await source.finish()
+            await quiet(tx)
+
+
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [((-1, -1), 32), ((4, -1), 4), ((-1, 1), 1), ((4, 2), 2), ((0, 0), 32)],

@@ -10,7 +10,6 @@ from typing import Any
 
 from ...errors import (
     ClosedError,
-    CodecError,
     KeyNotFound,
     OmniAsyncError,
     PeerLost,
@@ -75,6 +74,5 @@ def of_chunk(error: OmniAsyncError, where: TransferKey, number: int) -> OmniAsyn
     """Say whose error it was: those who raised it know no stream."""
     if isinstance(error, TransferError):
         error.key, error.edge = where.key, where.edge
-    if isinstance(error, (TransferError, CodecError, ProtocolError)):
-        error.args = (f"chunk {number} of {named(where)}: {error}",)
+    error.args = (f"chunk {number} of {named(where)}: {error}",)
     return error
