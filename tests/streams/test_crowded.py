@@ -89,7 +89,7 @@ async def test_writers_wait_and_go_on(namespace: str, streams: int) -> None:
         with Stopped(rx):
             writing = [asyncio.create_task(write(writer)) for writer in writers]
             await asyncio.sleep(0.1)
-            assert CROWDED // 2 < line_of(tx).queued  # else they would have gone on
+            assert line_of(tx).queued > CROWDED // 2  # else they would have gone on
             assert not any(task.done() for task in writing)
             waiting = [writer for writer in writers if not writer.room]
             assert waiting == writers
