@@ -33,7 +33,7 @@ MAX_MESSAGE = 16 << 20
 MAX_FDS = 253
 """Descriptors the kernel passes with one ``sendmsg``."""
 
-_FIRST_BUFFER = 64 << 10
+_FIRST_BUFFER = 256 << 10
 _LEAST_SPACE = 4 << 10
 
 # What msgspec raises for foreign bytes; the second for arrays nested without end.

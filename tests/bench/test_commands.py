@@ -119,11 +119,12 @@ async def test_a_pace_is_kept_and_what_was_missed_is_made_up_for() -> None:
     with Pace(1000) as pace:
         await pace.tick()
         begun = time.perf_counter()
-        time.sleep(0.02)  # noqa: ASYNC251 - a caller that was held up
-        for _ in range(100):
+        for _ in range(50):
             await pace.tick()
-        taken = time.perf_counter() - begun
-    assert 0.098 < taken < 0.3
+        assert time.perf_counter() - begun > 0.048
+        time.sleep(0.05)  # noqa: ASYNC251 - a caller that was held up
+        await pace.tick()
+        assert pace._due >= 48
     with pytest.raises(OSError, match="no timer"):
         Pace(-1)
 

@@ -154,13 +154,13 @@ def test_large_buffer_is_given_back_when_it_rests() -> None:
     reader.rest()
     assert len(reader.space()) > 1 << 20
     reader.rest()
-    assert len(reader.space()) == 64 << 10
+    assert len(reader.space()) == 256 << 10
     assert feed(reader, frame(encode(big))) == [big]
 
 
 def test_partial_word_moves_to_the_front() -> None:
     reader = FrameReader()
-    words: list[AnyMessage] = [Offer(n, 3, [3], [], [], bytes(30_000)) for n in range(9)]
+    words: list[AnyMessage] = [Offer(n, 3, [3], [], [], bytes(30_000)) for n in range(36)]
     stream = b"".join(frame(encode(word)) for word in words)
     got = []
     for start in range(0, len(stream), 1000):

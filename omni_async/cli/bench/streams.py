@@ -27,8 +27,8 @@ class Mode(NamedTuple):
     """Chunks per second over all streams; 0 is as fast as they are taken."""
     idle: float = 0.5
     """Seconds with all streams open and nothing sent."""
-    ours: int = 1
-    """How many times as many chunks the faster side sends, to be measured for about as long."""
+    more: int = 1
+    """How many times as many chunks are sent where a producer waits for its consumer: it is far faster."""
 
 
 MODES = {
@@ -36,7 +36,7 @@ MODES = {
     for mode in (
         Mode("paced-256", 256, 8, 500),
         Mode("paced-2048", 2048, 2, 1000),
-        Mode("burst", 256, 20, 0, ours=10),
+        Mode("burst", 256, 20, 0, more=10),
         Mode("idle", 2048, 1, 0, idle=5.0),
     )
 }
@@ -50,6 +50,8 @@ class Side(NamedTuple):
     loop: str = "asyncio"
     meta: bool = True
     """Whether chunks are the peer's payload, a tensor and metadata, or the tensor alone."""
+    queues: bool = False
+    """Whether its producer hands over all it has, and what was not sent yet lies in memory."""
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -57,13 +59,13 @@ class Side(NamedTuple):
         return self.program, self.loop
 
 
-PEER = Side("peer", "sides.stream_peer")
+PEER = Side("peer", "sides.stream_peer", queues=True)
 SIDES = (
     Side("ours, asyncio", "sides.stream_ours"),
     Side("ours, uvloop", "sides.stream_ours", "uvloop"),
     Side("ours, asyncio, bare tensors", "sides.stream_ours", meta=False),
-    Side("adapter, asyncio", "sides.stream_adapter"),
-    Side("adapter, uvloop", "sides.stream_adapter", "uvloop"),
+    Side("adapter, asyncio", "sides.stream_adapter", queues=True),
+    Side("adapter, uvloop", "sides.stream_adapter", "uvloop", queues=True),
     PEER,
 )
 
@@ -103,7 +105,7 @@ def run(
         for number in range(rounds):
             for name in modes:
                 for side in sides:
-                    batch = scaled(MODES[name], scale, side is PEER)._asdict()
+                    batch = scaled(MODES[name], scale, side)._asdict()
                     batch |= {"name": f"bench-{os.getpid()}-{number}-{name}", "meta": side.meta}
                     measured = one(pairs[side.pair], batch)
                     batches.setdefault((side.name, name), []).append(measured)
@@ -118,11 +120,11 @@ def run(
     }
 
 
-def scaled(mode: Mode, scale: float, slower: bool) -> Mode:
+def scaled(mode: Mode, scale: float, side: Side) -> Mode:
     return mode._replace(
         streams=max(2, round(mode.streams * scale)),
         idle=mode.idle * scale,
-        chunks=mode.chunks * (1 if slower else mode.ours),
+        chunks=mode.chunks * (1 if side.queues else mode.more),
     )
 
 
