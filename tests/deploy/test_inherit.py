@@ -268,6 +268,13 @@ def test_a_stage_listed_twice_in_the_overlay_is_still_told(write: Any) -> None:
 
 SCALARS = st.integers(0, 3)
 EXTRAS = st.dictionaries(st.sampled_from(["knob_a", "knob_b"]), SCALARS | st.just({"x": 1}))
+
+
+def _id_of(stage: dict[str, Any]) -> int:
+    id: int = stage["stage_id"]
+    return id
+
+
 LAYERS = st.lists(
     st.fixed_dictionaries(
         {},
@@ -281,7 +288,7 @@ LAYERS = st.lists(
                     {"stage_id": st.integers(0, 2)},
                     optional={"a": SCALARS, "b": SCALARS, "engine_extras": EXTRAS},
                 ),
-                unique_by=lambda stage: stage["stage_id"],
+                unique_by=_id_of,
             ),
             "session_mode": SCALARS,
         },

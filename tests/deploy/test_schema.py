@@ -40,9 +40,9 @@ def test_the_schema_is_one() -> None:
 def test_no_key_of_ours_is_forgotten() -> None:
     assert set(OWN_KEYS) <= set(SCHEMA["properties"])
     assert set(OWN_STAGE_KEYS) <= set(SCHEMA["$defs"]["stage"]["properties"])
-    schema = json_schema()  # other tests may have registered backends since this file was read
-    for name in {*registry.names(), *registry.planned_names()}:
-        options = schema["$defs"][registry.canonical(name)]["properties"]
+    # Not registry.names(): other tests register doubles, whose options nobody describes.
+    for name in ("shm", "memory", *registry.planned_names()):
+        options = SCHEMA["$defs"][registry.canonical(name)]["properties"]
         assert set(options) == set(registry.options_for(name).model_fields)
         assert all(rules["description"] for rules in options.values())
 
