@@ -43,8 +43,8 @@ WIRE = 1
 """Version of this wire. A peer with another one is refused in the handshake."""
 
 
-class Message(msgspec.Struct, array_like=True):
-    """Base of all words."""
+class Message(msgspec.Struct, array_like=True, gc=False):
+    """Base of all words. They hold plain values only: the garbage collector need not look at them."""
 
 
 class Hello(Message, tag=1):
@@ -64,7 +64,7 @@ class Hello(Message, tag=1):
     """Ends with the same number, not 0, read the same monotonic clock."""
 
 
-class RegionWord(msgspec.Struct, array_like=True):
+class RegionWord(msgspec.Struct, array_like=True, gc=False):
     id: int
     address: int
     nbytes: int
@@ -85,7 +85,7 @@ class Want(Message, tag=3):
     park: bool = True
 
 
-class PlaceWord(msgspec.Struct, array_like=True):
+class PlaceWord(msgspec.Struct, array_like=True, gc=False):
     region: int
     offset: int
     nbytes: int

@@ -16,7 +16,7 @@ import omni_async
 from omni_async.errors import BackPressure
 from omni_async.stream import ChunkReady, ChunkTransferAdapter, StreamFailed, StreamFinished
 
-from ..chunks import check, cpu_seconds, tensor_of, tensors, with_meta
+from ..chunks import check, cpu_seconds, settle, tensor_of, tensors, with_meta
 from ..line import Line
 from .stream_ours import idle
 
@@ -40,6 +40,7 @@ async def work(line: Line, friends: list[socket.socket], job: dict[str, Any]) ->
         read, written = (None, edge) if producer else (edge, None)
         async with ChunkTransferAdapter(None, read, written) as adapter:
             side = Producer(adapter) if producer else Consumer(adapter)
+            settle()
             await line.send_async({"ready": True})
             while True:
                 step = await line.receive_async()

@@ -14,7 +14,7 @@ from typing import Any
 
 import omni_async
 
-from ..chunks import check, cpu_seconds, tensor_of, tensors, with_meta
+from ..chunks import check, cpu_seconds, settle, tensor_of, tensors, with_meta
 from ..line import Line
 from ..pace import Pace
 
@@ -32,6 +32,7 @@ async def work(line: Line, friends: list[socket.socket], job: dict[str, Any]) ->
         namespace=job["namespace"],
     ) as transport:
         side = (Producer if producer else Consumer)(transport.edge("0", "1"))
+        settle()
         await line.send_async({"ready": True})
         while True:
             step = await line.receive_async()

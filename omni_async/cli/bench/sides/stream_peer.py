@@ -14,7 +14,7 @@ import types
 from time import perf_counter_ns as now
 from typing import Any
 
-from ..chunks import check, cpu_seconds, tensors
+from ..chunks import check, cpu_seconds, settle, tensors
 from ..line import Line
 from ..peer import chunk_adapter, find
 from ..peer_request import Request
@@ -39,6 +39,7 @@ def work(line: Line, friends: list[socket.socket], job: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     adapter = chunk_adapter(find(job["peer"]))
     side = Producer(adapter) if job["role"] == "producer" else Consumer(adapter)
+    settle()
     line.send({"ready": True})
     while True:
         step = line.receive()
