@@ -10,7 +10,7 @@ other.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -24,10 +24,55 @@ HEARD = st.sampled_from([8, 4, 2, 1, 0])
 VERBS = [Verb.MAP, Verb.WRITE, Verb.READ]
 
 
-class Rendezvous(RuleBasedStateMachine):
-    """Steps of a world; subclasses say which network."""
+class AnyWorld(Protocol):
+    """What a world with lines can do, whatever is said on them."""
+
+    def connect(self, name: str) -> None: ...
+    def talking(self) -> object: ...
+    def hear(self, index: int, count: int) -> None: ...
+    def disturb(self, index: int, which: int, how: int) -> None: ...
+    def settle(self) -> None: ...
+    def check(self) -> None: ...
+    def end(self) -> None: ...
+
+
+W = TypeVar("W", bound=AnyWorld)
+
+
+class Lines(RuleBasedStateMachine, Generic[W]):
+    """What every world has: lines that come, lag, lose and settle. Subclasses make the world."""
 
     network: ClassVar[Network] = Network.ORDERED
+    world: W
+
+    @rule(name=st.sampled_from(RECEIVERS))
+    def connect(self, name: str) -> None:
+        self.world.connect(name)
+
+    @precondition(lambda self: self.world.talking())
+    @rule(index=NUMBER, count=st.integers(1, 4))
+    def hear(self, index: int, count: int) -> None:
+        self.world.hear(index, count)
+
+    @precondition(lambda self: self.network and self.world.talking())
+    @rule(index=NUMBER, which=st.integers(0, 9), how=st.integers(0, 2))
+    def disturb(self, index: int, which: int, how: int) -> None:
+        self.world.disturb(index, which, how)
+
+    @rule()
+    def settle(self) -> None:
+        self.world.settle()
+
+    @invariant()
+    def promises_hold(self) -> None:
+        self.world.check()
+
+    def teardown(self) -> None:
+        self.world.end()
+
+
+class Rendezvous(Lines[World]):
+    """Steps of a world; subclasses say which network."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,34 +117,9 @@ class Rendezvous(RuleBasedStateMachine):
     def end_write(self, index: int, fails: bool, heard: int) -> None:
         self.world.end_write(index, fails, heard)
 
-    @rule(name=st.sampled_from(RECEIVERS))
-    def connect(self, name: str) -> None:
-        self.world.connect(name)
-
-    @precondition(lambda self: self.world.talking())
-    @rule(index=NUMBER, count=st.integers(1, 4))
-    def hear(self, index: int, count: int) -> None:
-        self.world.hear(index, count)
-
-    @precondition(lambda self: self.network and self.world.talking())
-    @rule(index=NUMBER, which=st.integers(0, 9), how=st.integers(0, 2))
-    def disturb(self, index: int, which: int, how: int) -> None:
-        self.world.disturb(index, which, how)
-
     @rule(name=st.sampled_from(RECEIVERS), how=st.sampled_from(["cut", "kill", "leave", "restart"]))
     def disrupt(self, name: str, how: str) -> None:
         self.world.disrupt(name, how)
-
-    @rule()
-    def settle(self) -> None:
-        self.world.settle()
-
-    @invariant()
-    def promises_hold(self) -> None:
-        self.world.check()
-
-    def teardown(self) -> None:
-        self.world.end()
 
 
 class OrderedRendezvous(Rendezvous):

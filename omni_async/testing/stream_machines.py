@@ -6,22 +6,18 @@ Never: adds a promise or a step of its own; imports pytest.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import rule
 
-from .machines import HEARD, NUMBER
+from .machines import HEARD, NUMBER, Lines
 from .world import KEYS, RECEIVERS, Network
 from .world.streams import StreamWorld
 
 WINDOW = st.sampled_from([1, 2, 3, 8])
 
 
-class Streams(RuleBasedStateMachine):
+class Streams(Lines[StreamWorld]):
     """Steps of a world; subclasses say which network."""
-
-    network: ClassVar[Network] = Network.ORDERED
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,34 +63,9 @@ class Streams(RuleBasedStateMachine):
     def tidy(self, key: str, seconds: float, heard: int) -> None:
         self.world.tidy(key, seconds, heard)
 
-    @rule(name=st.sampled_from(RECEIVERS))
-    def connect(self, name: str) -> None:
-        self.world.connect(name)
-
-    @precondition(lambda self: self.world.talking())
-    @rule(index=NUMBER, count=st.integers(1, 4))
-    def hear(self, index: int, count: int) -> None:
-        self.world.hear(index, count)
-
-    @precondition(lambda self: self.network and self.world.talking())
-    @rule(index=NUMBER, which=st.integers(0, 9), how=st.integers(0, 2))
-    def disturb(self, index: int, which: int, how: int) -> None:
-        self.world.disturb(index, which, how)
-
     @rule(name=st.sampled_from(RECEIVERS), how=st.sampled_from(["cut", "kill", "close", "restart"]))
     def disrupt(self, name: str, how: str) -> None:
         self.world.disrupt(name, how)
-
-    @rule()
-    def settle(self) -> None:
-        self.world.settle()
-
-    @invariant()
-    def promises_hold(self) -> None:
-        self.world.check()
-
-    def teardown(self) -> None:
-        self.world.end()
 
 
 class OrderedStreams(Streams):
