@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from .mistakes import Mistake, Mistakes, refusal
-from .tree import Kind, Node, Origin, Place, spelled, too_large
+from .tree import Kind, Node, Origin, Place, spelled
 from .yaml_source import Loader
 
 _NOT_YAML = re.compile(r"\\u[0-9a-fA-F]{4}|\\/|[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd]")
@@ -76,11 +76,7 @@ class _Builder:
                 for i, (item, node) in enumerate(zip(value, nodes, strict=True))
             ]
             return Node(items, origin)
-        if too_large(value):
-            self._mistakes.at(origin, "is a number with too many digits")
-            self._mistakes.spoil(origin)
-            return Node(0, origin)
-        return Node(value, origin)
+        return Node(self._mistakes.bounded(value, origin), origin)
 
     def _object(self, pairs: _Pairs, known: list[Any], place: Place) -> dict[str, Node]:
         nodes = known if len(known) == len(pairs) else [(None, None)] * len(pairs)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import ConfigError
-from .tree import DEFAULT, Origin, Place, find, spelled
+from .tree import DEFAULT, Origin, Place, find, spelled, too_large
 
 _LONGEST_WORD = 80
 """Letters beyond which nothing is a slip of a known word; comparing them takes long."""
@@ -65,6 +65,14 @@ class Mistakes:
     def at(self, origin: Origin, text: str, below: Place = ()) -> None:
         """Note a mistake where something was written, or at what is missing ``below`` it."""
         self._note(Mistake(spelled(below, origin.path), text, origin.line, self._file(origin)))
+
+    def bounded(self, value: Any, origin: Origin) -> Any:
+        """The value, or 0 for a number with more digits than anybody means, which is noted."""
+        if not too_large(value):
+            return value
+        self.at(origin, "is a number with too many digits")
+        self.spoil(origin)
+        return 0
 
     def spoil(self, origin: Origin, below: Place = ()) -> None:
         """No more is to be said of this place: its mistake is noted, and what follows is no news."""

@@ -103,16 +103,10 @@ def is_port(port: int) -> bool:
 
 def collisions(endpoints: Iterable[SendingEndpoint]) -> Iterator[Collision]:
     """Every two endpoints that may be on one host and get the same port there."""
-    by_port: dict[int, list[SendingEndpoint]] = {}
-    for endpoint in endpoints:
-        by_port.setdefault(endpoint.port, []).append(endpoint)
-    for together in by_port.values():
-        if len(together) > 1:
-            for first, second in itertools.combinations(together, 2):
-                if may_be_one(first.host, second.host) and may_be_one(
-                    first.address, second.address
-                ):
-                    yield Collision(first, second)
+    for together in _by_port(endpoints):
+        for first, second in itertools.combinations(together, 2):
+            if may_be_one(first.host, second.host) and may_be_one(first.address, second.address):
+                yield Collision(first, second)
 
 
 def meetings(endpoints: Iterable[SendingEndpoint]) -> Iterator[Collision]:
@@ -121,15 +115,19 @@ def meetings(endpoints: Iterable[SendingEndpoint]) -> Iterator[Collision]:
     Many ranks collide like one: whether two endpoints on a port may be on one host is the same for all
     their ranks and replicas, so each group is looked at once.
     """
-    seen: set[tuple[tuple[str, str, Purpose], ...]] = set()
-    by_port: dict[int, list[SendingEndpoint]] = {}
+    groups: dict[tuple[tuple[str, str, Purpose], ...], list[SendingEndpoint]] = {}
+    for together in _by_port(endpoints):
+        groups.setdefault(tuple((e.stage, e.connector, e.purpose) for e in together), together)
+    for together in groups.values():
+        yield from collisions(together)
+
+
+def _by_port(endpoints: Iterable[SendingEndpoint]) -> Iterable[list[SendingEndpoint]]:
+    """Those that get the same port, wherever they are."""
+    found: dict[int, list[SendingEndpoint]] = {}
     for endpoint in endpoints:
-        by_port.setdefault(endpoint.port, []).append(endpoint)
-    for together in by_port.values():
-        group = tuple((e.stage, e.connector, e.purpose) for e in together)
-        if len(group) > 1 and group not in seen:
-            seen.add(group)
-            yield from collisions(together)
+        found.setdefault(endpoint.port, []).append(endpoint)
+    return found.values()
 
 
 def way_out(endpoints: Sequence[SendingEndpoint]) -> str:

@@ -88,8 +88,4 @@ def _copied(value: Any, place: Place, kind: Kind, mistakes: Mistakes) -> Node:
     if isinstance(value, (list, tuple)):
         items = [_copied(item, (*place, i), kind, mistakes) for i, item in enumerate(value)]
         return Node(items, origin)
-    if too_large(value):
-        mistakes.at(origin, "is a number with too many digits")
-        mistakes.spoil(origin)
-        value = 0
-    return Node(value, origin)
+    return Node(mistakes.bounded(value, origin), origin)

@@ -12,7 +12,7 @@ import yaml
 
 from ..errors import ConfigError
 from .mistakes import Mistake, Mistakes, refusal
-from .tree import Kind, Node, Origin, Place, spelled, too_large
+from .tree import Kind, Node, Origin, Place, spelled
 
 try:
     from yaml import CSafeLoader as Loader
@@ -123,11 +123,7 @@ class _Builder:
             self._mistakes.at(origin, f"cannot be read ({error}); quote it if it is text")
             self._mistakes.spoil(origin)
             return node.value
-        if too_large(value):
-            self._mistakes.at(origin, "is a number with too many digits")
-            self._mistakes.spoil(origin)
-            return 0
-        return value
+        return self._mistakes.bounded(value, origin)
 
     def _key(self, node: yaml.Node, place: Place) -> Any:
         origin = self._origin(place, node.start_mark.line + 1)

@@ -19,6 +19,7 @@ from ..errors import (
     UsageError,
 )
 from ..model import Endpoint, Region, TransferKey, Verb
+from ..observe.streams import Flowing
 from ..rendezvous.completions import CompletionRegistry
 from ..rendezvous.messages import Regions
 from ..rendezvous.stream_readers import Inlet
@@ -30,7 +31,7 @@ from .waiting import Waiting, Waits
 from .wiring import Wiring
 
 
-class OpenStream(Protocol):
+class OpenStream(Flowing, Protocol):
     """A reader, as far as its transport knows it."""
 
     @property
@@ -38,15 +39,6 @@ class OpenStream(Protocol):
 
     @property
     def where(self) -> TransferKey: ...
-
-    @property
-    def queued(self) -> int: ...
-
-    @property
-    def in_flight(self) -> int: ...
-
-    @property
-    def credits(self) -> int: ...
 
     def fail(self, error: OmniAsyncError) -> bool:
         """End it; whether it was going on."""

@@ -6,38 +6,19 @@ Never: leaves a process behind.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import pytest
 
 import omni_async
 from tests.cases.processes import Processes
+from tests.pairs import open_pair
 
 
 @pytest.fixture(params=["shm", "memory"])
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@contextlib.asynccontextmanager
-async def open_pair(
-    backend: str, namespace: str, **extra: Any
-) -> AsyncIterator[tuple[omni_async.Transport, omni_async.Transport]]:
-    """A sender of stage 0 and a receiver of stage 1 in this loop."""
-    name = {"shm": "SharedMemoryConnector"}.get(backend, backend)
-    spec = {"name": name, "extra": extra}
-    async with (
-        omni_async.open_transport(
-            spec, role="sender", stage="0", namespace=namespace, linger=0
-        ) as sender,
-        omni_async.open_transport(
-            spec, role="receiver", stage="1", namespace=namespace
-        ) as receiver,
-    ):
-        yield sender, receiver
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import omni_async
-from tests.cases.conftest import open_pair
 from tests.cases.memory_of import header_of
 from tests.cases.processes import AgentError, Processes
 from tests.cases.steps import CHAIN, Pair, block, until
+from tests.pairs import open_pair
 
 pytestmark = pytest.mark.usefixtures("shm_listing")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import omni_async
-from tests.cases.conftest import open_pair
 from tests.cases.processes import ROOT
 from tests.cases.steps import block
+from tests.pairs import open_pair
 
 pytestmark = pytest.mark.usefixtures("shm_listing")
 

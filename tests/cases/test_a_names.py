@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import omni_async
-from tests.cases.conftest import open_pair
 from tests.cases.steps import CHAIN, Pair, block
+from tests.pairs import open_pair
 
 pytestmark = pytest.mark.usefixtures("shm_listing")
 

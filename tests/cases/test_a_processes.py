@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cases.conftest import open_pair
 from tests.cases.processes import ROOT, AgentError, Processes
 from tests.cases.steps import block
+from tests.pairs import open_pair
 
 pytestmark = pytest.mark.usefixtures("shm_listing")
 

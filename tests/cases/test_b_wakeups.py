@@ -14,8 +14,8 @@ import omni_async
 from omni_async.model import TransferKey
 from omni_async.rendezvous.messages import Ahead, Offer, Want
 from omni_async.rendezvous.receiver import Receiver
-from tests.cases.conftest import open_pair
 from tests.cases.processes import AgentError, Process, Processes
+from tests.pairs import open_pair
 
 # --- B1: data and the word that announces it ------------------------------------------------------
 

@@ -11,7 +11,7 @@ import pytest
 
 import omni_async
 from omni_async.transport import taking
-from tests.cases.conftest import open_pair
+from tests.pairs import open_pair
 
 # --- opening --------------------------------------------------------------------------------------
 

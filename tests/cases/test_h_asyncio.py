@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import omni_async
-from tests.cases.conftest import open_pair
 from tests.cases.processes import Processes
+from tests.pairs import open_pair
 
 # --- H2: interrupts -------------------------------------------------------------------------------
 

@@ -10,12 +10,12 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
-import omni_async
 from omni_async import ChunkReady, ChunkTransferAdapter, Edge, StreamFailed, StreamFinished
 from omni_async.stream import Event
 from omni_async.transport import Transport
 from omni_async.transport.streams import ChunkReader, ChunkWriter
 from omni_async.transport.streams.keyed import KeyedStreams
+from tests.pairs import open_pair
 
 
 class KeyedEdge(Edge):
@@ -42,23 +42,6 @@ class Ends(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def transports(
-    backend: str, namespace: str, **extra: Any
-) -> AsyncIterator[tuple[Transport, Transport]]:
-    """A sender of stage 0 and a receiver of stage 1."""
-    spec = {"name": backend, "extra": extra}
-    async with (
-        omni_async.open_transport(
-            spec, role="sender", stage="0", namespace=namespace, linger=0
-        ) as sender,
-        omni_async.open_transport(
-            spec, role="receiver", stage="1", namespace=namespace
-        ) as receiver,
-    ):
-        yield sender, receiver
-
-
-@contextlib.asynccontextmanager
 async def opened(
     backend: str,
     namespace: str,
@@ -69,7 +52,7 @@ async def opened(
     consumer: dict[str, Any] | None = None,
     **extra: Any,
 ) -> AsyncIterator[Ends]:
-    async with transports(backend, namespace, **extra) as (sender, receiver):
+    async with open_pair(backend, namespace, **extra) as (sender, receiver):
         output = sender.edge("0", "1", window=window)
         input = receiver.edge("0", "1", window=window)
         if keyed:

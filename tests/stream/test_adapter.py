@@ -24,7 +24,8 @@ from omni_async import (
 )
 from omni_async.stream import Context, Limits
 from tests.cases.steps import until
-from tests.stream.ends import KeyedEdge, chunks, failure, opened, story, transports
+from tests.pairs import open_pair
+from tests.stream.ends import KeyedEdge, chunks, failure, opened, story
 
 LARGE = 200_000
 """Bytes that do not ride inside a word."""
@@ -137,7 +138,7 @@ async def test_events_are_read_by_one_task_and_lose_nothing_when_it_is_cancelled
 
 
 async def test_events_end_when_the_adapter_closes(namespace: str) -> None:
-    async with transports("memory", namespace) as (_, receiver):
+    async with open_pair("memory", namespace) as (_, receiver):
         async with ChunkTransferAdapter(None, input=receiver.edge("0", "1")) as consumer:
             consumer.register("r")
             waiting = asyncio.ensure_future(story(consumer))
@@ -293,7 +294,7 @@ async def test_a_processor_that_returns_no_list_fails_its_request(
 
 
 async def test_knobs_of_the_edge_reach_the_processor(namespace: str) -> None:
-    async with transports("memory", namespace) as (sender, _):
+    async with open_pair("memory", namespace) as (sender, _):
         edge = omni_async.Edge(sender, sender.edge("0", "1").name, 4, {"codec_chunk_frames": 7})
         found: list[Any] = []
 
@@ -336,7 +337,7 @@ async def test_leaving_waits_for_a_while_only(
     namespace: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("omni_async.stream.adapter.LINGER_SECONDS", 0.05)
-    async with transports("memory", namespace) as (sender, _):
+    async with open_pair("memory", namespace) as (sender, _):
         with caplog.at_level(logging.INFO, "omni_async"):
             async with ChunkTransferAdapter(None, output=sender.edge("0", "1", window=1)) as it:
                 for number in range(5):
@@ -378,7 +379,7 @@ async def test_after_the_end_everything_is_refused(namespace: str) -> None:
 
 
 async def test_before_the_begin_everything_is_refused(namespace: str) -> None:
-    async with transports("memory", namespace) as (sender, receiver):
+    async with open_pair("memory", namespace) as (sender, receiver):
         adapter = ChunkTransferAdapter(None, receiver.edge("0", "1"), sender.edge("0", "1"))
         assert repr(adapter) == "<ChunkTransferAdapter of 0->1 and 0->1, not entered>"
         for call in (adapter.poll, lambda: adapter.submit("r", 1), lambda: adapter.register("r")):
@@ -389,7 +390,7 @@ async def test_before_the_begin_everything_is_refused(namespace: str) -> None:
 
 
 async def test_a_stage_without_an_output_ends_requests_without_a_word(namespace: str) -> None:
-    async with transports("memory", namespace) as (_, receiver):
+    async with open_pair("memory", namespace) as (_, receiver):
         async with ChunkTransferAdapter(None, input=receiver.edge("0", "1")) as last:
             last.submit("r", None, finished=True)
             await last.send("r", None, finished=True)
@@ -402,7 +403,7 @@ async def test_a_stage_without_an_output_ends_requests_without_a_word(namespace:
 
 
 async def test_a_stage_without_an_input_reads_nothing(namespace: str) -> None:
-    async with transports("memory", namespace) as (sender, _):
+    async with open_pair("memory", namespace) as (sender, _):
         async with ChunkTransferAdapter(None, output=sender.edge("0", "1")) as first:
             with pytest.raises(UsageError, match="no input"):
                 first.register("r")
@@ -482,7 +483,7 @@ async def test_a_stall_timeout_of_zero_is_told(
 
 
 async def test_arguments_that_make_no_sense_are_refused(namespace: str) -> None:
-    async with transports("memory", namespace) as (sender, receiver):
+    async with open_pair("memory", namespace) as (sender, receiver):
         edge = sender.edge("0", "1")
         for wrong in (
             {"processor": 5},

@@ -120,40 +120,46 @@ def _loops(choice: str) -> tuple[str, ...]:
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from . import compare, load, parked, stream_figures, streams, ticker
 
-    result: dict[str, Any]
+    figures: Any
     if arguments.benchmark == "shm":
-        result = compare.run(
-            arguments.sizes,
-            rounds=arguments.rounds,
-            scale=arguments.scale,
-            peer=arguments.peer,
-            floor=arguments.floor,
-            pin=arguments.pin,
-            loops=_loops(arguments.loop),
+        figures, result = (
+            compare,
+            compare.run(
+                arguments.sizes,
+                rounds=arguments.rounds,
+                scale=arguments.scale,
+                peer=arguments.peer,
+                floor=arguments.floor,
+                pin=arguments.pin,
+                loops=_loops(arguments.loop),
+            ),
         )
-        return result, f"{compare.first_line(result)}\n\n{compare.report(result)}"
-    if arguments.benchmark == "streams":
-        result = streams.run(
-            arguments.modes,
-            rounds=arguments.rounds,
-            scale=arguments.scale,
-            peer=arguments.peer,
-            loops=_loops(arguments.loop),
+    elif arguments.benchmark == "streams":
+        figures, result = (
+            stream_figures,
+            streams.run(
+                arguments.modes,
+                rounds=arguments.rounds,
+                scale=arguments.scale,
+                peer=arguments.peer,
+                loops=_loops(arguments.loop),
+            ),
         )
-        return result, f"{stream_figures.first_line(result)}\n\n{stream_figures.report(result)}"
-    if arguments.benchmark == "ticker":
-        result = ticker.run(
-            nbytes=arguments.size,
-            seconds=arguments.seconds,
-            rounds=arguments.rounds,
-            loops=_loops(arguments.loop),
+    elif arguments.benchmark == "ticker":
+        figures, result = (
+            ticker,
+            ticker.run(
+                nbytes=arguments.size,
+                seconds=arguments.seconds,
+                rounds=arguments.rounds,
+                loops=_loops(arguments.loop),
+            ),
         )
-        return result, f"{ticker.first_line(result)}\n\n{ticker.report(result)}"
-    if arguments.benchmark == "load":
-        result = load.run(stages=arguments.stages)
-        return result, f"{load.first_line(result)}\n\n{load.report(result)}"
-    result = parked.run(count=arguments.count, seconds=arguments.seconds)
-    return result, f"{parked.first_line(result)}\n\n{parked.report(result)}"
+    elif arguments.benchmark == "load":
+        figures, result = load, load.run(stages=arguments.stages)
+    else:
+        figures, result = parked, parked.run(count=arguments.count, seconds=arguments.seconds)
+    return result, f"{figures.first_line(result)}\n\n{figures.report(result)}"
 
 
 def _sizes(text: str) -> list[int]:

@@ -103,7 +103,7 @@ class DirectWriter(ChunkWriter):
             await asyncio.sleep(0)
             outlet = self._ready()
         try:
-            if self._queue or not self._may(outlet) or not self._send_inline(outlet, encoded):
+            if not self._send_at_once(outlet, encoded):
                 await self._send_in_turn(outlet, encoded, chunk)
         finally:
             self._breath.used()
@@ -117,12 +117,16 @@ class DirectWriter(ChunkWriter):
         """
         outlet = self._ready()
         encoded = encode(chunk)
-        if self._queue or not self._may(outlet) or not self._send_inline(outlet, encoded):
+        if not self._send_at_once(outlet, encoded):
             raise BackPressure(
                 f"{named(self._where)} takes no more now; await send",
                 key=self.key,
                 edge=self._where.edge,
             )
+
+    def _send_at_once(self, outlet: Outlet, encoded: Encoded) -> bool:
+        """``False``: others are before it, there is no credit, or it does not fit into its word."""
+        return not self._queue and self._may(outlet) and self._send_inline(outlet, encoded)
 
     def _send_inline(self, outlet: Outlet, encoded: Encoded) -> bool:
         small = inline_of(encoded, self._wiring.options.inline_limit)
@@ -203,14 +207,11 @@ class DirectWriter(ChunkWriter):
     def _stirred(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-        error = self.failure()
+        outlet, error = self._outlet, self.failure()
+        assert outlet is not None  # it is the outlet that stirs
         if error is not None:
-            self._meter.end(
-                error, self.sent, dropped=self._outlet.queued if self._outlet is not None else 0
-            )
-        if self._filing and (
-            error is not None or (self._outlet is not None and self._outlet.ended)
-        ):
+            self._meter.end(error, self.sent, dropped=outlet.queued)
+        if self._filing and (error is not None or outlet.ended):
             # It may wait for space for as long as others hold it.
             cancelled = TransferCancelled(f"{named(self._where)} is over")
             self._wiring.pool.cancel_waiters(self._filing, cancelled)

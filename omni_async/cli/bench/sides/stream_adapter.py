@@ -12,13 +12,12 @@ import time
 from time import perf_counter_ns as now
 from typing import Any
 
-import omni_async
 from omni_async.errors import BackPressure
 from omni_async.stream import ChunkReady, ChunkTransferAdapter, StreamFailed, StreamFinished
 
-from ..chunks import check, cpu_seconds, settle, tensor_of, tensors, with_meta
+from ..chunks import check, cpu_seconds, tensor_of, tensors, with_meta
 from ..line import Line
-from .stream_ours import idle
+from .stream_steps import edge_of, serve
 
 FULL = 0.0005
 """Seconds until a producer that was refused tries again."""
@@ -26,32 +25,11 @@ FULL = 0.0005
 
 async def work(line: Line, friends: list[socket.socket], job: dict[str, Any]) -> None:
     """Serve steps until the line closes."""
-    import torch
-
-    torch.set_num_threads(1)
     producer = job["role"] == "producer"
-    async with omni_async.open_transport(
-        "shm",
-        role="sender" if producer else "receiver",
-        stage="0" if producer else "1",
-        namespace=job["namespace"],
-    ) as transport:
-        edge = transport.edge("0", "1")
+    async with edge_of(job) as edge:
         read, written = (None, edge) if producer else (edge, None)
         async with ChunkTransferAdapter(None, read, written) as adapter:
-            side = Producer(adapter) if producer else Consumer(adapter)
-            settle()
-            await line.send_async({"ready": True})
-            while True:
-                step = await line.receive_async()
-                answer: dict[str, Any] = {}
-                if step["do"] == "open":
-                    await side.open(step)
-                elif step["do"] == "idle":
-                    answer = await idle(step["seconds"])
-                elif step["do"] == "run":
-                    answer = await side.run()
-                await line.send_async(answer)
+            await serve(line, Producer(adapter) if producer else Consumer(adapter))
 
 
 class Producer:
@@ -62,8 +40,9 @@ class Producer:
         self._tensors = tensors()
         self._batch: dict[str, Any] = {}
 
-    async def open(self, batch: dict[str, Any]) -> None:
+    async def open(self, batch: dict[str, Any]) -> dict[str, Any]:
         self._batch = batch
+        return {}
 
     async def run(self) -> dict[str, Any]:
         used = cpu_seconds()
@@ -105,12 +84,13 @@ class Consumer:
         self._tensors = tensors()
         self._batch: dict[str, Any] = {}
 
-    async def open(self, batch: dict[str, Any]) -> None:
+    async def open(self, batch: dict[str, Any]) -> dict[str, Any]:
         self._batch = batch
         self._index = {f"{batch['name']}-{index}": index for index in range(batch["streams"])}
         for key in self._index:
             self._adapter.register(key)
         await asyncio.sleep(0)  # all have asked
+        return {}
 
     async def run(self) -> dict[str, Any]:
         streams, index = self._batch["streams"], self._index

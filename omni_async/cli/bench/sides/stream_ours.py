@@ -12,46 +12,16 @@ from contextlib import AsyncExitStack, nullcontext
 from time import perf_counter_ns as now
 from typing import Any
 
-import omni_async
-
-from ..chunks import check, cpu_seconds, settle, tensor_of, tensors, with_meta
+from ..chunks import check, cpu_seconds, tensor_of, tensors, with_meta
 from ..line import Line
 from ..pace import Pace
+from .stream_steps import edge_of, serve
 
 
 async def work(line: Line, friends: list[socket.socket], job: dict[str, Any]) -> None:
     """Serve steps until the line closes."""
-    import torch
-
-    torch.set_num_threads(1)
-    producer = job["role"] == "producer"
-    async with omni_async.open_transport(
-        "shm",
-        role="sender" if producer else "receiver",
-        stage="0" if producer else "1",
-        namespace=job["namespace"],
-    ) as transport:
-        side = (Producer if producer else Consumer)(transport.edge("0", "1"))
-        settle()
-        await line.send_async({"ready": True})
-        while True:
-            step = await line.receive_async()
-            if step["do"] == "open":
-                answer = await side.open(step)
-            elif step["do"] == "idle":
-                answer = await idle(step["seconds"])
-            elif step["do"] == "run":
-                answer = await side.run()
-            else:
-                answer = {}
-            await line.send_async(answer)
-
-
-async def idle(seconds: float) -> dict[str, Any]:
-    """CPU time of doing nothing."""
-    used = cpu_seconds()
-    await asyncio.sleep(seconds)
-    return {"cpu": cpu_seconds() - used}
+    async with edge_of(job) as edge:
+        await serve(line, Producer(edge) if job["role"] == "producer" else Consumer(edge))
 
 
 class Producer:
