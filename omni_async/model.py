@@ -125,7 +125,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     recall: bool = True
     """An operation in flight can be called back."""
     revoke: bool = False
-    """Unregistering a region proves that remote access has ended."""
+    """Access of a peer that was lost can be ended, so that its slots are used again at once."""
     writable: bool = True
     """The only reader of a payload may write into what it received."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .backend import Backend, DirectBackend
-from .channel import Channel, ChannelHandler, Channels, Dialer, Listener
-from .engine import Engine, RemoteRegion
+from .channel import Channel, ChannelHandler, Channels, Dialer, Listener, Stranger
+from .engine import Engine, RemoteRegion, Revoke
 from .memory import Block, MemorySource
 from .options import AddressedOptions, Options, option
 
@@ -22,5 +22,7 @@ __all__ = [
     "MemorySource",
     "Options",
     "RemoteRegion",
+    "Revoke",
+    "Stranger",
     "option",
 ]

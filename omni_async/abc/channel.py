@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from ..model import Endpoint
 
@@ -23,6 +23,9 @@ class Channel(abc.ABC):
     """What the peer said in its handshake."""
     name: str
     """For people: address, process id."""
+    end_proves: ClassVar[bool] = True
+    """An end that the other side made (no ``ProtocolError``) proves that its process touches nothing
+    here any more. Not so where bytes travel on other connections than words."""
 
     @abc.abstractmethod
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
@@ -87,10 +90,30 @@ class ChannelHandler(Protocol):
         """The line is gone: end of file, reset, or a broken rule of the protocol (``ProtocolError``)."""
 
 
+class Stranger(Protocol):
+    """A request of somebody who speaks another wire to this port, and waits for one answer."""
+
+    body: bytes
+    name: str
+    """For people: as much as is known of it."""
+
+    def answer(self, body: bytes) -> None:
+        """Reply, once; where the other side has gone it does nothing. On the listener's event loop."""
+        ...
+
+
 class Listener(abc.ABC):
     """Accepts channels until closed."""
 
     address: str
+    """What a dialer of this kind of channel takes."""
+    host: str = ""
+    """What a receipt's metadata tells as ``source_host``; :attr:`address` where it is empty."""
+    port: int = 0
+    """Likewise ``source_port``."""
+    on_stranger: Callable[[Stranger], None] | None = None
+    """Hears requests of another wire, where this kind of channel can be sent such; without it they are
+    counted and dropped."""
 
     @abc.abstractmethod
     def close(self) -> None:

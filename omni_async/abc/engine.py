@@ -7,10 +7,23 @@ Never: waits for a peer's words, knows keys, frees memory.
 from __future__ import annotations
 
 import abc
+import enum
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..model import Move, Region, Verb
+
+
+class Revoke(enum.Enum):
+    """What ends a peer's access to memory here when the peer can no longer be asked to end it."""
+
+    NOTHING = "nothing"
+    """Only the end of the operation itself, told by the peer."""
+    PAGES = "pages"
+    """Bytes arrive through this process's own page tables (a socket, a copy by the kernel): addresses
+    without pages take none, and whoever tries gets an error."""
+    REGION = "region"
+    """Bytes arrive behind the kernel's back (RDMA): :meth:`Engine.unregister` is what ends it."""
 
 
 class RemoteRegion(NamedTuple):
@@ -33,8 +46,11 @@ class Engine(abc.ABC):
     verb: Verb
     recall: bool = False
     """An operation in flight can be called back."""
-    revoke: bool = False
-    """Unregistering a region proves that no remote access to it goes on."""
+    revoke: Revoke = Revoke.NOTHING
+    """How access of a peer that was lost is ended, so that its landing slots can be used again."""
+    pins: bool = True
+    """Registered memory is pinned: it is registered in small segments as it is needed, and keeps its
+    pages. Without pinning one registration covers all, and pages come and go beneath it."""
     device: str = "cpu"
 
     @abc.abstractmethod

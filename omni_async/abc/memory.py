@@ -26,6 +26,14 @@ class Block(abc.ABC):
         """Give the pages inside the range back to the system; they read as zeros afterwards."""
 
     @abc.abstractmethod
+    def withdraw(self, offset: int, nbytes: int) -> None:
+        """Take whole pages away for good: who reads or writes there gets an error, this process too.
+
+        Their addresses are never used again, not even after the block was closed, so a write that comes
+        late lands nowhere.
+        """
+
+    @abc.abstractmethod
     def close(self) -> None:
         """Unmap when the last view is gone, close the descriptor now. Idempotent."""
 

@@ -10,10 +10,11 @@ from .allowance import checked_limit, memory_allowance
 from .buffer import ManagedBuffer
 from .hold import DropQueue, Hold
 from .lease import Lease, LeaseError, State
-from .memory import AnonymousMemory, MemfdMemory, map_fd
+from .memory import PAGE, AnonymousMemory, MemfdMemory, map_fd
 from .pool import Pool
 
 __all__ = [
+    "PAGE",
     "AnonymousMemory",
     "DropQueue",
     "Hold",

@@ -101,6 +101,7 @@ class Lease:
         "segment",
         "size",
         "state",
+        "withdrawn",
     )
 
     def __init__(
@@ -121,6 +122,8 @@ class Lease:
         self.generation = generation
         self.findable = findable
         """The book finds it by its addresses."""
+        self.withdrawn = False
+        """Its pages were taken away: nobody gets these addresses again."""
         self.address = segment.address + offset
         self.state = _HELD
         self.holds = 1

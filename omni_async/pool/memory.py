@@ -26,6 +26,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _MADV_DONTNEED = 4
 _MADV_REMOVE = 9
 _MADV_HUGEPAGE = 14
+_PROT_NONE = 0
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -40,6 +41,7 @@ _libc.mmap.argtypes = [
 ]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 _serial = itertools.count(1)
 
@@ -52,7 +54,7 @@ def _last_error(what: str) -> OSError:
 class _Mapping:
     """One mapping. It is undone when nobody refers to it: the block or any view of it does."""
 
-    __slots__ = ("_munmap", "address", "nbytes")
+    __slots__ = ("_munmap", "address", "nbytes", "withdrawn")
 
     def __init__(self, nbytes: int, flags: int, fd: int) -> None:
         # mmap.mmap would keep a second descriptor open for as long as the mapping lives.
@@ -62,12 +64,20 @@ class _Mapping:
             raise _last_error(f"cannot map {nbytes:,} bytes")
         self.address: int = address
         self.nbytes = nbytes
+        self.withdrawn: list[tuple[int, int]] = []
+        """Ranges, start and end, whose addresses are never to be used again: they stay mapped."""
         # Kept here because module globals may be gone when the last view dies at exit.
         self._munmap: Callable[[int, int], int] = _libc.munmap
 
     def __del__(self) -> None:
         if self.nbytes:
-            self._munmap(self.address, self.nbytes)
+            start = self.address
+            for kept, end in sorted(self.withdrawn):
+                if kept > start:
+                    self._munmap(start, kept - start)
+                start = end
+            if start < self.address + self.nbytes:
+                self._munmap(start, self.address + self.nbytes - start)
 
     def memory(self) -> memoryview:
         array = (ctypes.c_ubyte * self.nbytes).from_address(self.address)
@@ -83,6 +93,7 @@ class MappedBlock(Block):
     def __init__(self, mapping: _Mapping, fd: int, advice: int) -> None:
         self.address = mapping.address
         self.nbytes = mapping.nbytes
+        self._withdrawn = mapping.withdrawn
         self._memory = mapping.memory()
         self._closed = False
         self._advice = advice
@@ -108,6 +119,17 @@ class MappedBlock(Block):
             end = end // PAGE * PAGE
         if end > start and _libc.madvise(self.address + start, end - start, self._advice):
             raise _last_error(f"cannot give back {end - start:,} bytes")
+
+    def withdraw(self, offset: int, nbytes: int) -> None:
+        """See :class:`Block`. The process keeps the addresses, and nothing behind them."""
+        self._check(offset, nbytes)
+        if offset % PAGE or nbytes % PAGE:
+            raise ValueError(f"bytes {offset:,} to {offset + nbytes:,} are not whole pages")
+        start = self.address + offset
+        if _libc.mprotect(start, nbytes, _PROT_NONE):
+            raise _last_error(f"cannot withdraw {nbytes:,} bytes")
+        self._withdrawn.append((start, start + nbytes))
+        _libc.madvise(start, nbytes, self._advice)  # where it fails the pages stay, out of reach
 
     def close(self) -> None:
         """Close the descriptor and give out no more views. Idempotent.

@@ -17,6 +17,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from ..abc.engine import Revoke
 from ..abc.memory import Block, MemorySource
 from ..errors import ClosedError, PayloadTooLarge, PoolExhausted, UsageError
 from ..model import ALIGNMENT, Region, aligned
@@ -47,6 +48,7 @@ class Pool:
         setting: the option that a caller raises when a payload is too large.
         discard: free pages may be given back one by one. False where an engine pins what is
             registered: it would go on reading and writing the old pages.
+        revoke: how :meth:`revoke` ends a peer's access.
     """
 
     def __init__(
@@ -60,7 +62,10 @@ class Pool:
         alignment: int = ALIGNMENT,
         setting: str = "memory_pool_size",
         discard: bool = True,
+        revoke: Revoke = Revoke.NOTHING,
     ) -> None:
+        if revoke is Revoke.PAGES and alignment % PAGE:
+            raise UsageError(f"pages are taken away whole, leases are aligned to {alignment}")
         if limit <= 0 or segment_nbytes <= 0 or alignment <= 0 or PAGE % alignment:
             raise UsageError(
                 f"no pool of {limit} bytes in segments of {segment_nbytes}, aligned to {alignment}"
@@ -68,6 +73,7 @@ class Pool:
         self._limit = limit
         self._ceiling = aligned(limit, alignment)
         self._alignment = alignment
+        self._revoke = revoke
         self._setting = setting
         self._segments = Segments(
             capacity=aligned(limit, PAGE),
@@ -213,6 +219,37 @@ class Pool:
         segment = self._segments.at(address)
         return None if segment is None else segment.find(address, nbytes)
 
+    def revoke(self, lease: Lease) -> bool:
+        """End the operation on a lease by ending its peer's access to the bytes, and so unpin it.
+
+        For operations whose end nobody can tell any more. By pages it is done at once, and the pool
+        gets the room elsewhere; by region it is done when no other operation uses the segment.
+
+        Returns:
+            ``False`` where the engine has no means to: the lease stays as it is.
+        """
+        segment = lease.segment
+        if self._revoke is Revoke.PAGES and segment.block is not None:
+            segment.block.withdraw(lease.offset, lease.size)
+            lease.withdrawn = True
+            lease.unpin()
+            return True
+        if self._revoke is Revoke.REGION:
+            if lease.state is not _QUARANTINED:
+                lease.quarantine()
+            segment.condemned.append(lease)
+            self._try_anew(segment)
+            return True
+        return False
+
+    def _try_anew(self, segment: Segment) -> None:
+        if segment.pinned > len(segment.condemned) or segment.block is None:
+            return
+        self._segments.register_anew(segment)
+        condemned, segment.condemned = segment.condemned, []
+        for lease in condemned:
+            lease.unpin()
+
     # giving back
 
     def trim(self, keep: int = 0, *, at_most: int | None = None) -> int:
@@ -260,12 +297,15 @@ class Pool:
         segment = lease.segment
         if state is _FREE:
             offset = lease.offset
-            segment.allocator.free(offset)
+            if lease.withdrawn:
+                self._segments.lose(segment, lease.size)
+            else:
+                segment.allocator.free(offset)
             if lease.findable:
                 segment.starts.remove(offset)
                 self._findable -= 1
             segment.leases.pop(offset, None)  # forgotten when the pool was closed
-            if offset + lease.size > segment.warm:  # trimmed around it while it lived
+            if offset + lease.size > segment.warm and not lease.withdrawn:  # trimmed around it while it lived
                 segment.warm = offset + lease.size
             self._used -= lease.size
             self._live -= 1
@@ -273,6 +313,8 @@ class Pool:
             self._quarantined += 1
         elif before is _QUARANTINED:
             self._quarantined -= 1
+        if segment.condemned:
+            self._try_anew(segment)
         if self._closed:
             if segment in _left_behind:
                 self._retire(segment)

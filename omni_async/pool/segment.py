@@ -26,8 +26,10 @@ class Segment:
         "address",
         "allocator",
         "block",
+        "condemned",
         "keep",
         "leases",
+        "lost",
         "nbytes",
         "region",
         "starts",
@@ -45,8 +47,17 @@ class Segment:
         self.allocator = Allocator(block.nbytes, alignment)
         self.starts = StartSet(block.nbytes, alignment)
         self.leases: dict[int, Lease] = {}
+        self.lost = 0
+        """Bytes whose pages were taken away for good; the allocator does not get them back."""
+        self.condemned: list[Lease] = []
+        """Leases whose operations end with the region's registration; meanwhile nothing is leased."""
         self.warm = 0
         """No free byte from here on has a page."""
+
+    @property
+    def room(self) -> int:
+        """Bytes that are leased or can be."""
+        return self.nbytes - self.lost
 
     @property
     def pinned(self) -> int:

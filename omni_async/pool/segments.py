@@ -66,7 +66,7 @@ class Segments:
             MemoryError: the system refused a new segment. What ``register`` raises passes through.
         """
         for segment in self._oldest_first:
-            offset = segment.allocator.allocate(size)
+            offset = None if segment.condemned else segment.allocator.allocate(size)
             if offset is not None:
                 return segment, offset
         grown = self._grow(size)
@@ -93,16 +93,17 @@ class Segments:
         free = {
             segment: sum(nbytes for _, nbytes in ranges[segment])
             if self._discard
-            else segment.nbytes * (not segment.leases)
+            else segment.room * (not segment.leases)
             for segment in self._oldest_first
         }
         excess = sum(free.values()) - keep
         budget = excess if at_most is None else min(excess, at_most)
         given = 0
         for segment in self._oldest_first[::-1]:
-            # Without its pages the oldest segment costs nothing, and peers know it already.
-            closable = not segment.leases and not (
-                self._discard and segment is self._oldest_first[0]
+            # Without its pages the oldest segment costs nothing, and peers know it already. One that
+            # has lost some of its room is better replaced.
+            closable = not segment.leases and (
+                segment.lost or not self._discard or segment is not self._oldest_first[0]
             )
             whole = given + free[segment]
             if closable and whole <= excess and (whole <= budget or not given):
@@ -118,11 +119,32 @@ class Segments:
         at = self._by_address.index(segment)
         del self._by_address[at], self._addresses[at]
         del self.regions[segment.region.id]
-        self.committed -= segment.nbytes
+        self.committed -= segment.room
         self._unregister(segment.region)
         segment.close()
         if self.on_shrink is not None:
             self.on_shrink(segment.region)
+
+    def lose(self, segment: Segment, nbytes: int) -> None:
+        """These bytes are gone; others may take their place elsewhere."""
+        segment.lost += nbytes
+        self.committed -= nbytes
+
+    def register_anew(self, segment: Segment) -> None:
+        """End all access of peers to a segment, and let them learn of it as a new one.
+
+        What ``register`` raises passes through; the segment has no registration then.
+        """
+        old = segment.region
+        self._unregister(old)
+        assert segment.block is not None
+        segment.region = self._register(segment.block)
+        del self.regions[old.id]
+        self.regions[segment.region.id] = segment.region
+        if self.on_shrink is not None:
+            self.on_shrink(old)
+        if self.on_grow is not None:
+            self.on_grow(segment.region)
 
     def _grow(self, size: int) -> Segment | None:
         need = aligned(size, PAGE)
@@ -157,7 +179,7 @@ class Segments:
         if room >= need:
             return True
         idle = [segment for segment in self._oldest_first if not segment.leases]
-        if room + sum(segment.nbytes for segment in idle) < need:
+        if room + sum(segment.room for segment in idle) < need:
             return False
         while self._capacity - self.committed < need:
             self.release(idle.pop())

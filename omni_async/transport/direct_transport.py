@@ -19,10 +19,10 @@ from .._aio.executor import OwnedExecutor
 from ..abc import Block, DirectBackend, Options
 from ..codec import register_buffer
 from ..errors import ClosedError, TransferCancelled, UsageError
-from ..model import Endpoint, Health, Receipt, Region, Role, TransferKey, Verb
+from ..model import ALIGNMENT, Endpoint, Health, Receipt, Region, Role, TransferKey, Verb
 from ..observe.clock import clock_id
 from ..observe.log import get_logger
-from ..pool import DropQueue, Hold, ManagedBuffer, Pool, checked_limit
+from ..pool import PAGE, DropQueue, Hold, ManagedBuffer, Pool, checked_limit
 from ..rendezvous.messages import WIRE, Hello
 from .arguments import stage_name
 from .base import Transport
@@ -71,10 +71,12 @@ class DirectTransport(Transport):
         limit = checked_limit(options.memory_pool_size)
         pool = Pool(
             limit=limit,
-            # Mapped memory is one segment, whose pages come only when they are touched. An engine that
-            # moves bytes pins what it registers: small segments, and no page behind its back.
-            segment_nbytes=limit if engine.verb is Verb.MAP else SEGMENT,
-            discard=engine.verb is Verb.MAP,
+            # Without pinning it is one segment, whose pages come only when they are touched. Where an
+            # engine pins what it registers: small segments, and no page behind its back.
+            segment_nbytes=SEGMENT if engine.pins else limit,
+            discard=not engine.pins,
+            alignment=PAGE if engine.verb is Verb.WRITE else ALIGNMENT,
+            revoke=engine.revoke,
             source=backend.memory(options, self.role),
             register=register,
             unregister=engine.unregister,

@@ -18,7 +18,7 @@ class MapEngine(Engine):
 
     verb = Verb.MAP
     recall = True
-    revoke = False
+    pins = False
 
     def __init__(self) -> None:
         self._ids = itertools.count(1)

@@ -1,7 +1,7 @@
 """Stands for an RDMA engine between two processes of one host; shows nothing of a network or a NIC.
 
-In: addresses and lengths. Out: bytes really moved, by ``process_vm_writev`` and ``process_vm_readv``
-between processes and by ``memmove`` within one; or the fault that was ordered.
+In: addresses and lengths. Out: bytes really moved, by ``process_vm_writev`` and ``process_vm_readv``; or
+the fault that was ordered.
 Never: touches memory outside a region that was registered, here or at the peer.
 
 It cannot show: completion order of a real queue, memory that a device writes behind the kernel's
@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ...abc import Channels, DirectBackend, Engine, MemorySource, Options, RemoteRegion
+from ...abc import Channels, DirectBackend, Engine, MemorySource, Options, RemoteRegion, Revoke
 from ...errors import EngineFault
 from ...model import Capabilities, Move, Region, Role, Verb
 from ...pool.memory import AnonymousMemory, MemfdMemory, map_fd
@@ -133,13 +133,14 @@ class LoopbackEngine(Engine):
     """One engine of one transport."""
 
     recall = False
-    revoke = False
     _numbers: ClassVar[itertools.count[int]] = itertools.count(1)
     _here: ClassVar[dict[tuple[int, int], Region]] = {}
     """Regions of this process by engine and id: what may be touched."""
 
-    def __init__(self, verb: Verb) -> None:
+    def __init__(self, verb: Verb, revoke: Revoke = Revoke.NOTHING) -> None:
         self.verb = verb
+        self.revoke = revoke
+        self.pins = verb is not Verb.MAP
         self._number = next(self._numbers)
         self._ids = itertools.count(1)
         self._own: dict[int, Region] = {}
@@ -173,12 +174,12 @@ class LoopbackEngine(Engine):
     async def write(
         self, peer: str, moves: Sequence[Move], regions: dict[int, RemoteRegion]
     ) -> None:
-        await self._move(moves, regions, _write_here, _libc.process_vm_writev)
+        await self._move(moves, regions, _libc.process_vm_writev)
 
     async def read(
         self, peer: str, moves: Sequence[Move], regions: dict[int, RemoteRegion]
     ) -> None:
-        await self._move(moves, regions, _read_here, _libc.process_vm_readv)
+        await self._move(moves, regions, _libc.process_vm_readv)
 
     def close(self) -> None:
         for region in list(self._own.values()):
@@ -188,7 +189,6 @@ class LoopbackEngine(Engine):
         self,
         moves: Sequence[Move],
         regions: dict[int, RemoteRegion],
-        here: Callable[[int, int, int], object],
         there: Callable[..., int],
     ) -> None:
         fault = FAULTS.next()
@@ -203,7 +203,7 @@ class LoopbackEngine(Engine):
             for number, (move, offset, nbytes) in enumerate(pieces):
                 if number == at and fault is not None:
                     await _happen(fault)
-                self._piece(move, offset, nbytes, regions[move.region], here, there)
+                self._piece(move, offset, nbytes, regions[move.region], there)
                 await asyncio.sleep(0)
             if fault is not None and at >= len(pieces):
                 await _happen(fault)
@@ -229,17 +229,13 @@ class LoopbackEngine(Engine):
         offset: int,
         nbytes: int,
         remote: RemoteRegion,
-        here: Callable[[int, int, int], object],
         there: Callable[..., int],
     ) -> None:
         whose, region = remote.handle
         far = region.address + move.offset + offset
         near = move.local + offset
-        if whose.pid == os.getpid():
-            if (whose.engine, region.id) not in self._here:
-                raise EngineFault("the peer has unregistered its region", status="revoked")
-            here(near, far, nbytes)
-            return
+        if whose.pid == os.getpid() and (whose.engine, region.id) not in self._here:
+            raise EngineFault("the peer has unregistered its region", status="revoked")
         local, distant = _IoVec(near, nbytes), _IoVec(far, nbytes)
         moved = there(whose.pid, ctypes.byref(local), 1, ctypes.byref(distant), 1, 0)
         if moved != nbytes:
@@ -274,14 +270,6 @@ def _pieces(moves: Sequence[Move]) -> list[tuple[Move, int, int]]:
     ]
 
 
-def _write_here(near: int, far: int, nbytes: int) -> object:
-    return ctypes.memmove(far, near, nbytes)
-
-
-def _read_here(near: int, far: int, nbytes: int) -> object:
-    return ctypes.memmove(near, far, nbytes)
-
-
 class LoopbackOptions(Options):
     """Small payloads go through the engine too, by default."""
 
@@ -292,6 +280,7 @@ class LoopbackBackend(DirectBackend):
     """A backend over the loopback engine; subclasses say which verb it speaks."""
 
     verb: Verb
+    revoke = Revoke.NOTHING
     options = LoopbackOptions
 
     def capabilities(self, options: Options) -> Capabilities:
@@ -299,7 +288,7 @@ class LoopbackBackend(DirectBackend):
         return Capabilities(backend=self.name, verb=self.verb, recall=not moves)
 
     def engine(self, options: Options, role: Role) -> Engine:
-        return LoopbackEngine(self.verb)
+        return LoopbackEngine(self.verb, self.revoke)
 
     def memory(self, options: Options, role: Role) -> MemorySource:
         return MemfdMemory() if self.verb is Verb.MAP else AnonymousMemory()
@@ -317,11 +306,21 @@ class LoopbackMap(LoopbackBackend):
 
 
 class LoopbackWrite(LoopbackBackend):
-    """The sender writes into the receiver's memory."""
+    """The sender writes into the receiver's memory, as over a socket: pages can be taken away from it."""
 
     name = "LoopbackWriteDouble"
     alias = "loopback-write"
     verb = Verb.WRITE
+    revoke = Revoke.PAGES
+
+
+class LoopbackWriteByRegion(LoopbackWrite):
+    """The same, as by RDMA: unregistering a region ends it. Within one process only, for the double
+    checks no registration of another one."""
+
+    name = "LoopbackWriteByRegionDouble"
+    alias = "loopback-write-region"
+    revoke = Revoke.REGION
 
 
 class LoopbackRead(LoopbackBackend):
