@@ -6,9 +6,10 @@ Never: holds the GIL while it copies much, frees anything, copies between overla
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .executor import OwnedExecutor
 from .finish import finish_all
@@ -76,6 +77,53 @@ async def copy_large(executor: OwnedExecutor, pieces: Sequence[Piece]) -> None:
     workers = min(executor.limit, len(rest))
     futures = [executor.run_steps(step) for _ in range(workers)]
     await finish_all(futures, rest.clear)
+    for future in futures:
+        future.result()
+
+
+async def copy_in_order(
+    executor: OwnedExecutor, pieces: Sequence[Piece], step: int, reached: Callable[[int], None]
+) -> None:
+    """Copy ranges in threads from the first to the last, and tell how far everything is there.
+
+    Args:
+        pieces: as for :func:`copy_large`, destinations ascending.
+        step: bytes after which it is told.
+        reached: called on the event loop with the address up to which all ranges have been copied.
+
+    Raises:
+        ClosedError: the executor is closed.
+
+    Cancellation: ends after everything has been copied: whoever was told of a beginning may count on
+    the rest.
+    """
+    loop = asyncio.get_running_loop()
+    rest = _split(pieces, step)
+    ends = [destination + nbytes for destination, _, nbytes in rest]
+    copied = [False] * len(ends)
+    told = 0
+
+    def tell(number: int) -> None:
+        nonlocal told
+        copied[number] = True
+        if number == told:
+            while told < len(copied) and copied[told]:
+                told += 1
+            reached(ends[told - 1])
+
+    numbers = iter(range(len(ends)))
+
+    def work() -> bool:
+        number = next(numbers, None)
+        if number is None:
+            return False
+        _released(*rest[number])
+        loop.call_soon_threadsafe(tell, number)
+        return number + 1 < len(ends)
+
+    workers = min(executor.limit, len(ends))
+    futures = [executor.run_steps(work) for _ in range(workers)]
+    await finish_all(futures)
     for future in futures:
         future.result()
 

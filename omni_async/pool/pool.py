@@ -305,7 +305,9 @@ class Pool:
                 segment.starts.remove(offset)
                 self._findable -= 1
             segment.leases.pop(offset, None)  # forgotten when the pool was closed
-            if offset + lease.size > segment.warm and not lease.withdrawn:  # trimmed around it while it lived
+            if (
+                offset + lease.size > segment.warm and not lease.withdrawn
+            ):  # trimmed around it while it lived
                 segment.warm = offset + lease.size
             self._used -= lease.size
             self._live -= 1

@@ -7,7 +7,7 @@ Never: looks into the bytes; never frees, it only drops its holds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from .messages import Offer, PlaceWord
 
@@ -27,6 +27,7 @@ class Payload:
     __slots__ = (
         "apart",
         "fast",
+        "filling",
         "inline",
         "leases",
         "mark",
@@ -59,6 +60,8 @@ class Payload:
         self.mark = mark
         """A byte that the receiver sets when its get returns, before its word can be here."""
         self.mark_place = mark_place
+        self.filling: Any = None
+        """Whoever knows how much of the packed slot is there, while it is still being copied."""
 
     def offer(self, op: int, shared: bool) -> Offer:
         """The word that tells a receiver of this payload."""

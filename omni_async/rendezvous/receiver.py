@@ -23,6 +23,7 @@ from .messages import (
     Cancel,
     Done,
     Fail,
+    FailCode,
     Item,
     Message,
     Offer,
@@ -74,6 +75,9 @@ class Receiver:
         self.events: list[Event] = []
         self.landed_late: list[int] = []
         """Cancelled operations whose write has ended: their landing slots are free again."""
+        self.torn: list[int] = []
+        """Operations whose write has failed in the sender's engine. What it had sent by then may still
+        be on its way: that end is no proof."""
         self.ignored = 0
         self._ops: dict[int, Operation] = {}
         self._by_wire: dict[int, Operation] = {}
@@ -362,9 +366,14 @@ class Receiver:
         operation = self._by_wire.get(fail.op)
         if operation is None:
             self.ignored += not self.streams.receive(fail)
-        elif operation.phase is Phase.CANCELLED:
+            return
+        broken = fail.code is FailCode.ENGINE
+        if broken and operation.phase in (Phase.PULLED, Phase.CANCELLED):
+            self.torn.append(operation.id)
+        if operation.phase is Phase.CANCELLED:
             self._forget(operation)
-            self.landed_late.append(operation.id)
+            if not broken:
+                self.landed_late.append(operation.id)
         elif operation.phase in (Phase.PARKED, Phase.PULLED):
             self._end(operation, fail)
         else:

@@ -16,7 +16,9 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from ..model import Health, Role
+from ..cli.free_ports import FreePorts
+from ..model import Endpoint, Health, Role
+from ..registry import options_for
 from ..transport import open_transport
 from .leaks import LeakError, freeze_old_objects, no_leaks, quiet
 from .peer import new_loop, register
@@ -24,6 +26,9 @@ from .processes import PeerProcess
 from .sides import LocalSide, RemoteSide, Side
 
 _serial = itertools.count(1)
+
+HOST = "127.0.0.1"
+"""Where senders listen whose receivers are told so."""
 
 CLOSING = 15.0
 """Seconds that closing everything may take."""
@@ -80,6 +85,11 @@ class Rig:
         self.namespace = f"rig-{os.getpid()}-{next(_serial)}"
         self._extra = extra
         self._crew = crew
+        self._ports = FreePorts()
+        if target:
+            register(target)
+        self.addressed = options_for(connector).addressed
+        """Whether a receiver is told host and port of its sender."""
         self._folders = folders
         self._peer = crew.peer(loop) if way is not Way.ONE_LOOP else None
         self._sides: list[tuple[Side, Role]] = []
@@ -92,8 +102,16 @@ class Rig:
         return await self._open("sender", stage, self.way is Way.SENDER_AWAY, options)
 
     async def receiver(self, stage: str = "1", **options: Any) -> Side:
-        """Open a receiver where this way has it."""
+        """Open a receiver where this way has it.
+
+        Where receivers are told addresses, it is told that of stage ``"0"``, or of ``sender=``, with its
+        own rank and replica; other senders are reached by :meth:`at`.
+        """
         return await self._open("receiver", stage, self.way is Way.RECEIVER_AWAY, options)
+
+    async def away(self, role: Role, stage: str, **options: Any) -> Side:
+        """Open a transport in the other process, whichever end lives there otherwise."""
+        return await self._open(role, stage, True, options)
 
     async def pair(self, **options: Any) -> tuple[Side, Side]:
         """A sender of stage 0 and a receiver of stage 1."""
@@ -101,11 +119,23 @@ class Rig:
 
     def opening(self, role: Role, stage: str, **options: Any) -> Any:
         """``open_transport`` here, for tests of the context manager itself."""
-        own = {name: options.pop(name) for name in list(options) if name in _OWN}
-        own.setdefault("namespace", self.namespace)
-        own.setdefault("linger", 0.0)
-        spec = {"name": self.connector, "extra": {**self._extra.get(role, {}), **options}}
+        own, extra = self._options(role, stage, options)
+        spec = {"name": self.connector, "extra": extra}
         return open_transport(spec, role=role, stage=stage, **own)
+
+    def at(self, stage: str, rank: int = 0, replica: int = 0) -> dict[str, Any] | None:
+        """Metadata that lead to that sender; ``None`` where senders are found by name or by key."""
+        if not self.addressed:
+            return None
+        return {"source_host": HOST, "source_port": self.port(stage, rank, replica)}
+
+    def port(self, stage: str, rank: int = 0, replica: int = 0) -> int:
+        """Where that sender listens, also before it is there and after it has gone."""
+        return self._ports.of(Endpoint(self.namespace, stage, rank, replica))
+
+    def move(self, stage: str, rank: int = 0, replica: int = 0) -> int:
+        """Let the next sender of that name listen at another port; returns it."""
+        return self._ports.anew(Endpoint(self.namespace, stage, rank, replica))
 
     @property
     def peer(self) -> PeerProcess:
@@ -136,28 +166,24 @@ class Rig:
         assert not self._stray, "the event loop was told of: " + "; ".join(self._stray)
 
     async def _watched(self, test: Coroutine[Any, Any, None], limit: float) -> None:
-        if self.target:
-            register(self.target)
         with contextlib.ExitStack() as stack:
             if self._peer is not None:
                 stack.enter_context(self._peer.attached())
                 await self._peer.call("watch")
             async with no_leaks(folders=self._folders, mark=self.namespace):
-                try:
-                    await _limited(test, limit)
-                except BaseException:
-                    await asyncio.wait_for(self._close(checked=False), CLOSING)
-                    raise
-                await asyncio.wait_for(self._close(checked=True), CLOSING)
+                with self._ports:
+                    try:
+                        await _limited(test, limit)
+                    except BaseException:
+                        await asyncio.wait_for(self._close(checked=False), CLOSING)
+                        raise
+                    await asyncio.wait_for(self._close(checked=True), CLOSING)
             if self._peer is not None and self._peer.alive:
                 leaks = await self._peer.call("leaks", grace=2.0)
                 assert not leaks, f"left behind in the other process: {'; '.join(leaks)}"
 
     async def _open(self, role: Role, stage: str, away: bool, options: dict[str, Any]) -> Side:
-        own = {name: options.pop(name) for name in list(options) if name in _OWN}
-        own.setdefault("namespace", self.namespace)
-        own.setdefault("linger", 0.0)
-        extra = {**self._extra.get(role, {}), **options}
+        own, extra = self._options(role, stage, options)
         side: Side
         if away:
             name = f"{role}-{stage}-{next(_serial)}"
@@ -176,6 +202,23 @@ class Rig:
             side = LocalSide(await opening.__aenter__())
         self._sides.append((side, role))
         return side
+
+    def _options(
+        self, role: Role, stage: str, options: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The options of ``open_transport``, and ``extra``."""
+        own = {name: options.pop(name) for name in list(options) if name in _OWN}
+        own.setdefault("namespace", self.namespace)
+        own.setdefault("linger", 0.0)
+        sender = options.pop("sender", "0") if role == "receiver" else stage
+        where: dict[str, Any] = {}
+        if self.addressed:
+            name = Endpoint(own["namespace"], sender, own.get("rank", 0), own.get("replica", 0))
+            port = self._ports.of(name)
+            where = {"host": HOST, "zmq_port": port}
+            if role == "receiver":
+                where = {"host": HOST, "sender_host": HOST, "sender_zmq_port": port}
+        return own, {**where, **self._extra.get(role, {}), **options}
 
     async def _close(self, *, checked: bool) -> None:
         """Drop what is kept, see that nothing moves, and close: receivers first."""

@@ -102,7 +102,9 @@ class Transport(abc.ABC):
             TransferCancelled: ``cleanup`` or closing while it waited for space.
             ClosedError: the transport is closed.
 
-        Cancellation: safe; a cancelled put has offered nothing.
+        Cancellation: safe; a cancelled put has offered nothing. Where the engine writes (see
+        ``capabilities.verb``), a large payload may be under way to its receiver by then: that one is
+        delivered, and the cancellation follows.
         """
         where = self.enter("sender", from_stage, to_stage, key)
         if request_id is not None and (not isinstance(request_id, str) or not request_id):

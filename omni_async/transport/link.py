@@ -10,7 +10,7 @@ import asyncio
 import os
 from typing import Any
 
-from ..abc import Channel, RemoteRegion
+from ..abc import Channel, RemoteRegion, Revoke
 from ..errors import EngineFault, OmniAsyncError, ProtocolError
 from ..model import Move, Verb
 from ..observe.log import get_logger
@@ -175,11 +175,13 @@ class Link:
             return
         self._losses += 1
         self._loss = error
-        proven = not isinstance(error, ProtocolError)
-        fd = self._part(channel, watch=not proven and self.wiring.engine.verb is Verb.WRITE)
+        proven = channel.end_proves and not isinstance(error, ProtocolError)
+        fd = self._part(channel, watch=self._written_to and not proven and not self._revokes)
         self.core.lost()
         if proven:
             self.core.writes_ended()
+        elif self._revokes:
+            self._revoke_cancelled()
         elif fd >= 0:
             self._watch = EndWatch(self.wiring.loop, fd, self._writes_ended)
         self.pump()
@@ -187,6 +189,29 @@ class Link:
     def _writes_ended(self) -> None:
         self.core.writes_ended()
         self.pump()
+
+    @property
+    def _written_to(self) -> bool:
+        return self.wiring.engine.verb is Verb.WRITE
+
+    @property
+    def _revokes(self) -> bool:
+        return self.wiring.engine.revoke is not Revoke.NOTHING
+
+    def _revoke_cancelled(self) -> None:
+        """A sender that was lost writes here no more, for it can not."""
+        for op in self.core.cancelled_writes():
+            self._revoke(op)
+        self.core.writes_ended()
+
+    def _revoke(self, op: int) -> bool:
+        lease = self._landing.get(op)
+        if lease is not None:
+            if not self.wiring.pool.revoke(lease):
+                return False
+            del self._landing[op]
+            lease.drop()
+        return True
 
     def _part(self, channel: Channel, *, watch: bool = False) -> int:
         """End the line; while views of the sender's memory live, its descriptor stays open."""
@@ -221,8 +246,13 @@ class Link:
             for op in core.landed_late:
                 self._free_landing(op)
             core.landed_late.clear()
-            if self._landed is not None and not core.cancelled_writes():
-                self._landed.set()
+        if core.torn:
+            for op in core.torn:
+                if not self._revoke(op):
+                    self._free_landing(op)  # with an engine whose failures are certain ends
+            core.torn.clear()
+        if self._landed is not None and not core.cancelled_writes():
+            self._landed.set()
         if core.urgent:
             self._send()
         elif self._timer is None and core.pending:
@@ -324,6 +354,9 @@ class Link:
             channel.send(Bye(reason, self.core.held))
             channel.flush()
             self._part(channel)
+        if self._written_to and self._revokes:
+            self.core.lost()
+            self._revoke_cancelled()
         if self._timer is not None:
             self._timer.cancel()
         if self._watch is not None:

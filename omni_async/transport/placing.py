@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import ctypes
 
-from .._aio.copying import INLINE_COPY, copy, copy_large
+from .._aio.copying import INLINE_COPY, Piece, copy, copy_in_order, copy_large
 from ..codec import Encoded, Frame
-from ..model import ALIGNMENT, packed
+from ..model import ALIGNMENT, Verb, packed
 from ..pool import Lease
 from ..rendezvous.messages import PlaceWord
 from ..rendezvous.payload import Payload
+from .filling import Filling
 from .wiring import Wiring
+
+OVERLAP = 4 << 20
+"""Bytes from which on the engine writes the beginning while the rest is still being copied."""
+COPY_STEP = 16 << 20
+STEPS = 8
+"""How often a copy tells how far it is: each time its thread takes the GIL."""
 
 _PADDING = [bytes(nbytes) for nbytes in range(ALIGNMENT)]
 
@@ -22,8 +29,12 @@ _PADDING = [bytes(nbytes) for nbytes in range(ALIGNMENT)]
 async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | None) -> Payload:
     """Put all frames where a receiver can reach them.
 
+    Where the engine writes, a large payload is placed but not copied yet when this returns: see
+    :func:`fill_on`.
+
     Cancellation: safe; what was leased is given back, after the copy under way has ended.
     """
+    filling = None
     frames = encoded.frames
     apart, leases = _in_pool(wiring, frames) if wiring.pool.findable else ({}, [])
     try:
@@ -48,7 +59,12 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
         else:
             places.append(_word(lease, 0, total))
             ctypes.memmove(lease.address, encoded.header, len(encoded.header))
-            if not _fill_at_once(lease, here, offsets, total):
+            if _fill_at_once(lease, here, offsets, total):
+                pass
+            elif wiring.engine.verb is Verb.WRITE and total >= OVERLAP and _addressed(here):
+                filling = Filling(lease, total, _pieces(lease, here, offsets))
+                filling.reached(lease.address + offsets[1])
+            else:
                 await _fill(wiring, lease, here, offsets)
     except BaseException:
         for lease in leases:
@@ -57,7 +73,7 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
     if apart:
         sizes = [len(encoded.header), *(frame.nbytes for frame in frames)]
         places += apart.values()
-    return Payload(
+    payload = Payload(
         encoded.nbytes,
         sizes,
         places=places,
@@ -68,6 +84,27 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
         mark=mark,
         mark_place=_word(lease, total, 1),
     )
+    payload.filling = filling
+    return payload
+
+
+async def fill_on(wiring: Wiring, filling: Filling) -> None:
+    """Copy what :func:`place` has left out, while the engine may already write the beginning.
+
+    Raises:
+        ClosedError: the transport is closed.
+
+    Cancellation: ends after everything has been copied.
+    """
+    lease = filling.lease
+    lease.hold()
+    try:
+        step = max(INLINE_COPY, min(COPY_STEP, filling.nbytes // STEPS))
+        await copy_in_order(wiring.executor, filling.pieces, step, filling.reached)
+    finally:
+        if not filling.full:
+            filling.fail("its sender could not copy it")
+        lease.drop()
 
 
 def inline_of(encoded: Encoded, limit: int) -> tuple[list[int], bytes] | None:
@@ -148,11 +185,21 @@ def _fill_at_once(lease: Lease, frames: list[Frame], offsets: list[int], total: 
 
 async def _fill(wiring: Wiring, lease: Lease, frames: list[Frame], offsets: list[int]) -> None:
     """Copy off the event loop: what lies in CPU memory in pieces, the rest frame by frame."""
-    pieces = []
     for frame, offset in zip(frames, offsets[1:], strict=True):
-        if frame.address:
-            pieces.append((lease.address + offset, frame.address, frame.nbytes))
-        elif frame.nbytes:
+        if not frame.address and frame.nbytes:
             target = lease.view()[offset : offset + frame.nbytes]
             await wiring.executor.finish(frame.copy_into, target)
-    await copy_large(wiring.executor, pieces)
+    await copy_large(wiring.executor, _pieces(lease, frames, offsets))
+
+
+def _addressed(frames: list[Frame]) -> bool:
+    return all(frame.address or not frame.nbytes for frame in frames)
+
+
+def _pieces(lease: Lease, frames: list[Frame], offsets: list[int]) -> list[Piece]:
+    """What lies in CPU memory: where to, where from, how much."""
+    return [
+        (lease.address + offset, frame.address, frame.nbytes)
+        for frame, offset in zip(frames, offsets[1:], strict=True)
+        if frame.address
+    ]

@@ -7,17 +7,20 @@ Never: lets a receiver believe that no write can land any more while one is unde
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
+from functools import partial
 
 from ..abc import Channel, RemoteRegion
-from ..errors import OmniAsyncError, ProtocolError
+from ..errors import ProtocolError
 from ..model import Move, Region, Verb
 from ..observe.log import get_logger
-from ..rendezvous.messages import Bye, Message, PlaceWord, Regions
+from ..rendezvous.messages import Bye, Message, Regions
 from ..rendezvous.sender import Sender, Write
 from .peers import EndWatch, learn_regions
 from .wiring import Wiring
+from .writing import PeerWrites
 
 _log = get_logger("omni_async.transport")
 
@@ -39,8 +42,9 @@ class Receivers:
         self._remote: dict[int, dict[int, RemoteRegion]] = {}
         self._silent: dict[int, float] = {}
         """Since when receivers are silent."""
-        self._writes: dict[asyncio.Task[None], int] = {}
-        """Engine operations under way, and the receiver each of them writes to."""
+        self._writes: dict[int, PeerWrites] = {}
+        """Receivers that are being written to."""
+        self._all_idle: asyncio.Event | None = None
         self._watches: dict[int, EndWatch] = {}
         self._held_back: dict[int, int] = {}
         """Descriptors of lines that were given up while a write to their receivers was under way."""
@@ -89,11 +93,12 @@ class Receivers:
         del self.channels[number]
         self._silent.pop(number, None)
         # A line that the peer closed proves that it reads no more; one that we give up does not.
-        proven = not isinstance(error, ProtocolError)
+        proven = channel.end_proves and not isinstance(error, ProtocolError)
         if not proven:
             self._give_up(number, channel)
         channel.close()
-        self._core.peer_ended(number, proven=proven)
+        written_to = self._wiring.engine.verb is Verb.WRITE  # then it never reads here
+        self._core.peer_ended(number, proven=proven or written_to)
         self._retire(number)
         self._pump()
 
@@ -110,7 +115,7 @@ class Receivers:
 
         Not before the last write into its memory has ended: it takes this end for the proof of that.
         """
-        if number in self._held_back and number not in self._writes.values():
+        if number in self._held_back and number not in self._writes:
             fd = self._held_back.pop(number)
             if self._closed:
                 os.close(fd)
@@ -124,7 +129,7 @@ class Receivers:
 
     def _retire(self, number: int) -> None:
         """Forget a vanished receiver's regions, once no write to them is under way."""
-        if number not in self.channels and number not in self._writes.values():
+        if number not in self.channels and number not in self._writes:
             for remote in self._remote.pop(number, {}).values():
                 self._wiring.engine.detach(remote)
 
@@ -135,10 +140,9 @@ class Receivers:
 
     def close(self, reason: str) -> None:
         """Say good-bye. A line to a receiver that is being written to ends with the write."""
-        busy = set(self._writes.values())
         for number, channel in list(self.channels.items()):
             channel.send(Bye(reason))
-            if number in busy:
+            if number in self._writes:
                 self._give_up(number, channel)
             channel.close()
         self.channels.clear()
@@ -150,7 +154,9 @@ class Receivers:
         Where one does not end, its receiver's line stays open with this process.
         """
         if self._writes:
-            await asyncio.wait(self._writes, timeout=timeout)
+            self._all_idle = asyncio.Event()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._all_idle.wait(), timeout)
         self.abandon()
 
     def abandon(self) -> None:
@@ -174,35 +180,36 @@ class Receivers:
 
     def begin(self, write: Write) -> None:
         """Let the engine write; the core is told of the end."""
-        task = self._wiring.loop.create_task(self._write(write))
-        self._writes[task] = write.ref[0]
-        task.add_done_callback(self._write_ended)
+        number = write.ref[0]
+        queue = self._writes.get(number)
+        if queue is None:
+            channel = self.channels.get(number)
+            if channel is None:
+                self._written(write, "the receiver has gone")
+                return
+            known = self._remote.setdefault(number, {})
+            queue = PeerWrites(
+                self._wiring, channel.peer.incarnation, known, partial(self._idle, number)
+            )
+            self._writes[number] = queue
+        regions = self._wiring.pool.regions
+        moves = [
+            Move(regions[s.region].address + s.offset, t.region, t.offset, s.nbytes)
+            for s, t in zip(write.payload.places, write.places, strict=True)
+        ]
+        queue.add(moves, write.payload.filling, partial(self._written, write))
 
-    def _write_ended(self, task: asyncio.Task[None]) -> None:
-        number = self._writes.pop(task)
-        self._watch(number)
-        self._retire(number)
-
-    async def _write(self, write: Write) -> None:
-        peer = write.ref[0]
-        known = self._remote.get(peer, {})
-        channel = self.channels.get(peer)
-        problem = _outside(write.places, known)
-        if problem is None:
-            regions = self._wiring.pool.regions
-            moves = [
-                Move(regions[s.region].address + s.offset, t.region, t.offset, t.nbytes)
-                for s, t in zip(write.payload.places, write.places, strict=True)
-            ]
-            peer_id = channel.peer.incarnation if channel is not None else ""
-            try:
-                await self._wiring.engine.write(peer_id, moves, known)
-            except OmniAsyncError as error:
-                problem = str(error)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the receiver is told of it
-                problem = f"the engine broke its contract: {error!r}"
+    def _written(self, write: Write, problem: str | None = None) -> None:
         self._core.written(write.ref, problem)
         self._pump()
+
+    def _idle(self, number: int) -> None:
+        if self._writes.pop(number, None) is None:
+            return
+        self._watch(number)
+        self._retire(number)
+        if not self._writes and self._all_idle is not None:
+            self._all_idle.set()
 
     # --- for people -------------------------------------------------------------------------------
 
@@ -216,17 +223,3 @@ class Receivers:
             silent = "" if since is None else f", silent for {now - since:.1f} s"
             parts.append(f"{count} payload(s) held by {name}{silent}")
         return "".join(f"; {part}" for part in parts)
-
-
-def _outside(places: list[PlaceWord], known: dict[int, RemoteRegion]) -> str | None:
-    """Which landing slot is in no region that its receiver has announced."""
-    for place in places:
-        region = known.get(place.region)
-        if (
-            region is None
-            or place.offset < 0
-            or place.nbytes < 0
-            or place.offset + place.nbytes > region.nbytes
-        ):
-            return f"landing slot {place} lies outside the regions that were announced"
-    return None

@@ -24,8 +24,9 @@ from ..model import Receipt, TransferKey, Verb
 from ..observe.log import get_logger
 from ..rendezvous.directory import Entry
 from ..rendezvous.outlet import Outlet
+from ..rendezvous.payload import Payload
 from ..rendezvous.sender import Sender
-from .placing import place
+from .placing import fill_on, place
 from .receivers import Receivers
 from .wiring import Wiring
 
@@ -114,6 +115,8 @@ class Sending:
             payload.drop()
             raise
         self.pump()
+        if payload.filling is not None:
+            await self._fill(where, payload)
         self._puts += 1
         if self._expiry is None:
             self._set_expiry()
@@ -122,12 +125,24 @@ class Sending:
         return Receipt(
             encoded.nbytes,
             {
-                "source_host": self.address,
-                "source_port": 0,
+                "source_host": self._listener.host or self.address,
+                "source_port": self._listener.port,
                 "data_size": encoded.nbytes,
                 "is_fast_path": encoded.fast,
             },
         )
+
+    async def _fill(self, where: TransferKey, payload: Payload) -> None:
+        """Copy the rest of what is offered already. Cancelled, it is taken back unless it was claimed."""
+        try:
+            await fill_on(self._wiring, payload.filling)
+        except BaseException:
+            entry = self.core.directory.get(where)
+            if entry is not None and entry.payload is payload and not entry.touched:
+                self.core.drop(where)
+                self.pump()
+            raise
+        payload.filling = None  # else it tells whoever pulls it later that it is not there
 
     async def _make_way(self, where: TransferKey, deadline: float | None) -> None:
         """Wait until what was put under the key before may be replaced, or is gone.

@@ -58,7 +58,9 @@ class Concurrency(Conformance):
         rx = await rig.receiver("9")
         senders = {str(number): await rig.sender(str(number)) for number in range(4)}
         gets = [
-            asyncio.ensure_future(rx.get("k", literal(stage), edge=(stage, "9")))
+            asyncio.ensure_future(
+                rx.get("k", literal(stage), edge=(stage, "9"), metadata=rig.at(stage))
+            )
             for stage in senders
         ]
         for stage, tx in senders.items():

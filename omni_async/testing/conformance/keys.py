@@ -85,7 +85,8 @@ class Keys(Conformance):
     async def test_names_of_stages_never_run_together(self, rig: Rig) -> None:
         """Stage "1" with key "1:k" is not stage "1:1" with key "k"."""
         tx = await rig.sender("a")
-        one, two = await rig.receiver("1"), await rig.receiver("1:1")
+        one = await rig.receiver("1", sender="a")
+        two = await rig.receiver("1:1", sender="a")
         await tx.put("1:k", literal(1), edge=("a", "1"))
         await tx.put("k", literal(2), edge=("a", "1:1"))
         assert (await two.get("k", literal(2), edge=("a", "1:1"))).wrong is None

@@ -27,15 +27,8 @@ class Peers(Conformance):
             with pytest.raises(UsageError, match=str(rig.peer.pid)):
                 await opening.__aenter__()
         else:
-            options = {"role": "sender", "stage": "0", "namespace": rig.namespace}
             with pytest.raises(UsageError):
-                await rig.peer.open(
-                    "second",
-                    rig.connector,
-                    extra=dict(self.extra("sender")),
-                    target=rig.target,
-                    **options,
-                )
+                await rig.away("sender", "0")
 
     @runs(*AWAY_SENDER, own_peer=True)
     async def test_a_killed_sender_is_waited_for(self, rig: Rig) -> None:

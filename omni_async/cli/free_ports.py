@@ -1,0 +1,59 @@
+"""Free ports of this machine, each kept for whoever asked until it is given back.
+
+In: names. Out: port numbers that nobody else is given meanwhile, in this process or another one.
+Never: listens.
+
+A port is kept by a socket that is bound to it and does not listen. While it lasts, the kernel gives the number
+to nobody who asks for any port, neither to listen nor to connect. Who listens at it by number has to allow
+that the address is shared (``SO_REUSEADDR``), as ZMQ and asyncio do.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Hashable
+from types import TracebackType
+
+
+class FreePorts:
+    """Ports by name. Use as a context manager, or :meth:`close` it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, socket.socket] = {}
+
+    def of(self, name: Hashable) -> int:
+        """The port of that name; the same whenever it is asked for."""
+        if name not in self._kept:
+            self._kept[name] = _bound()
+        port: int = self._kept[name].getsockname()[1]
+        return port
+
+    def anew(self, name: Hashable) -> int:
+        """Another port for that name; the one it had is kept, too, so that nobody listens there."""
+        if name in self._kept:
+            self._kept[name, self._kept[name].fileno()] = self._kept.pop(name)
+        return self.of(name)
+
+    def close(self) -> None:
+        """Give all back. Idempotent."""
+        for sock in self._kept.values():
+            sock.close()
+        self._kept.clear()
+
+    def __enter__(self) -> FreePorts:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _bound() -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("", 0))
+    return sock
