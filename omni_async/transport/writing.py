@@ -110,17 +110,21 @@ class PeerWrites:
             self._together = True
             jobs = [self._small.popleft() for _ in range(min(TOGETHER, len(self._small)))]
             self._start(jobs, [job.moves for job in jobs], self._together_ended)
-        for _ in range(len(self._large)):
+        passed = 0
+        while passed < len(self._large):
             job = self._large.popleft()
             if job.failed:  # it needs no more pieces
                 job.pieces.clear()
                 self._maybe_over(job)
-                continue
-            if job.ready and self._abreast < ABREAST:
+            elif job.ready and self._abreast < ABREAST:
                 self._abreast += 1
+                passed = 0
                 self._start([job], [[job.pieces.popleft()]], self._piece_ended)
-            if job.pieces:
+                if job.pieces:
+                    self._large.append(job)
+            else:
                 self._large.append(job)
+                passed += 1
         if not self._jobs:
             self._idle()
 

@@ -1,0 +1,246 @@
+"""Whose turn it is to be written: small before large, pieces in between, an end for each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from omni_async.abc import RemoteRegion
+from omni_async.errors import EngineFault
+from omni_async.model import Move, Region
+from omni_async.pool import PAGE, AnonymousMemory, Lease, Pool
+from omni_async.transport.filling import Filling
+from omni_async.transport.wiring import Wiring
+from omni_async.transport.writing import ABREAST, PIECE, SMALL, TOGETHER, PeerWrites
+
+GIB = 1 << 30
+
+
+class Engine:
+    """Notes each call, and ends it when it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[Move], asyncio.Future[None]]] = []
+
+    async def write(self, peer: str, moves: Sequence[Move], regions: object) -> None:
+        future = asyncio.get_running_loop().create_future()
+        self.calls.append((list(moves), future))
+        await future
+
+    async def end(self, number: int, error: Exception | None = None) -> None:
+        future = self.calls[number][1]
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+        await _turns()
+
+
+class Desk:
+    """A queue over that engine."""
+
+    def __init__(self) -> None:
+        self.engine = Engine()
+        self.ends: dict[str, str | None] = {}
+        self.idle = 0
+        loop = asyncio.get_running_loop()
+        wiring = cast("Wiring", SimpleNamespace(loop=loop, engine=self.engine))
+        self.regions = {1: RemoteRegion(1, 4 * GIB, 0, None)}
+        self.queue = PeerWrites(wiring, "peer", self.regions, self._idle)
+
+    def _idle(self) -> None:
+        self.idle += 1
+
+    def add(self, name: str, *sizes: int, filling: Filling | None = None, offset: int = 0) -> None:
+        moves = [Move(1000, 1, offset, size) for size in sizes]
+        self.queue.add(moves, filling, lambda problem: self.ends.__setitem__(name, problem))
+
+    @property
+    def written(self) -> list[list[int]]:
+        return [[move.nbytes for move in moves] for moves, _ in self.engine.calls]
+
+
+async def _turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def desk() -> Desk:
+    return Desk()
+
+
+async def test_small_ones_go_together(desk: Desk) -> None:
+    for number in range(4):
+        desk.add(str(number), 100 + number)
+    await _turns()
+    assert desk.written == [[100]]
+    await desk.engine.end(0)
+    assert desk.written == [[100], [101, 102, 103]]
+    await desk.engine.end(1)
+    assert desk.ends == dict.fromkeys("0123")
+    assert not desk.queue.busy
+    assert desk.idle == 1
+
+
+async def test_not_too_many_together(desk: Desk) -> None:
+    for number in range(TOGETHER + 2):
+        desk.add(str(number), 1)
+    await _turns()
+    await desk.engine.end(0)
+    assert [len(call) for call in desk.written] == [1, TOGETHER]
+
+
+async def test_a_large_one_goes_in_pieces_and_holds_nobody_up(desk: Desk) -> None:
+    desk.add("large", 4 * PIECE + 5)
+    await _turns()
+    assert desk.written == [[PIECE]] * ABREAST
+    desk.add("small", 10)
+    await _turns()
+    assert desk.written[-1] == [10]
+    await desk.engine.end(2)
+    assert desk.ends == {"small": None}
+    for number in (0, 1, 3, 4, 5):
+        await desk.engine.end(number)
+    assert desk.ends == {"small": None, "large": None}
+    assert sorted(size for call in desk.written for size in call) == [5, 10, *[PIECE] * 4]
+    offsets = sorted(
+        move.offset for moves, _ in desk.engine.calls for move in moves if move.nbytes > 10
+    )
+    assert offsets == [0, PIECE, 2 * PIECE, 3 * PIECE]
+
+
+async def test_large_ones_take_turns(desk: Desk) -> None:
+    desk.add("one", 8 * PIECE)
+    desk.add("two", 2 * PIECE, offset=GIB)
+    await _turns()
+    number = 0
+    while desk.queue.busy:
+        await desk.engine.end(number)
+        number += 1
+        if "two" in desk.ends:
+            assert number <= 6  # not behind all of the first
+            assert "one" not in desk.ends
+            break
+    assert desk.ends == {"two": None}
+
+
+async def test_a_failed_piece_ends_the_operation_when_the_others_have_ended(desk: Desk) -> None:
+    desk.add("large", 6 * PIECE)
+    await _turns()
+    await desk.engine.end(0, EngineFault("no"))
+    assert desk.ends == {}  # the other piece is still under way
+    await desk.engine.end(1)
+    assert desk.ends == {"large": "no"}
+    assert len(desk.written) == 2
+    assert not desk.queue.busy
+
+
+async def test_a_failed_batch_fails_each_of_it(desk: Desk) -> None:
+    desk.add("one", 1)
+    await _turns()
+    desk.add("two", 1)
+    desk.add("three", 1)
+    await desk.engine.end(0)
+    await desk.engine.end(1, RuntimeError("odd"))
+    assert desk.ends["one"] is None
+    assert (
+        desk.ends["two"]
+        == desk.ends["three"]
+        == "the engine broke its contract: RuntimeError('odd')"
+    )
+
+
+@pytest.mark.parametrize("size", [10, SMALL + 1])
+@pytest.mark.parametrize("offset", [-1, 4 * GIB - 9])
+async def test_nothing_is_written_outside_of_a_region(desk: Desk, size: int, offset: int) -> None:
+    desk.add("outside", size, offset=offset)
+    desk.add("inside", 10)
+    await _turns()
+    if desk.engine.calls:
+        await desk.engine.end(0)
+    assert "lie outside" in (desk.ends["outside"] or "")
+    assert desk.ends["inside"] is None
+    assert desk.written == [[10]]
+
+
+async def test_a_region_that_went_while_its_operation_waited(desk: Desk) -> None:
+    desk.add("first", 1)
+    await _turns()
+    desk.regions[2] = RemoteRegion(2, 100, 0, None)
+    desk.queue.add([Move(0, 2, 0, 1)], None, lambda problem: desk.ends.__setitem__("gone", problem))
+    desk.add("there", 1)
+    del desk.regions[2]
+    await desk.engine.end(0)
+    await desk.engine.end(1)
+    assert "lie outside" in (desk.ends["gone"] or "")
+    assert desk.ends["there"] is None
+
+
+@pytest.fixture
+def lease() -> Lease:
+    def register(block: Any) -> Region:
+        return Region(1, block.address, block.nbytes, b"", -1)
+
+    pool = Pool(
+        limit=8 * PIECE,
+        segment_nbytes=8 * PIECE,
+        source=AnonymousMemory(),
+        register=register,
+        unregister=lambda region: None,
+        alignment=PAGE,
+    )
+    return pool.lease_nowait(4 * PIECE)
+
+
+def _filling(lease: Lease) -> Filling:
+    return Filling(lease, lease.nbytes, [(lease.address, 0, lease.nbytes)])
+
+
+async def test_what_is_copied_is_written_and_no_more(desk: Desk, lease: Lease) -> None:
+    filling = _filling(lease)
+    moves = [Move(lease.address, 1, 0, lease.nbytes)]
+    desk.queue.add(moves, filling, lambda problem: desk.ends.__setitem__("it", problem))
+    await _turns()
+    assert desk.written == []
+    filling.reached(lease.address + PIECE - 1)
+    await _turns()
+    assert desk.written == []
+    filling.reached(lease.address + PIECE)
+    await _turns()
+    assert desk.written == [[PIECE]]
+    filling.reached(lease.address + lease.nbytes)
+    await _turns()
+    assert len(desk.written) == ABREAST
+    for number in range(4):
+        await desk.engine.end(number)
+    assert desk.ends == {"it": None}
+
+
+async def test_others_go_on_while_one_is_copied(desk: Desk, lease: Lease) -> None:
+    filling = _filling(lease)
+    desk.queue.add([Move(lease.address, 1, 0, lease.nbytes)], filling, lambda problem: None)
+    desk.add("other", 2 * PIECE)
+    await _turns()
+    assert desk.written == [[PIECE], [PIECE]]
+
+
+async def test_a_copy_that_fails_ends_what_waits_for_it(desk: Desk, lease: Lease) -> None:
+    filling = _filling(lease)
+    moves = [Move(lease.address, 1, 0, lease.nbytes)]
+    desk.queue.add(moves, filling, lambda problem: desk.ends.__setitem__("it", problem))
+    filling.reached(lease.address + PIECE)
+    await _turns()
+    filling.fail("no copy")
+    await _turns()
+    assert desk.ends == {}
+    await desk.engine.end(0)
+    assert desk.ends == {"it": "no copy"}
+    assert (desk.queue.busy, desk.idle) == (False, 1)
+    late: list[str | None] = []
+    desk.queue.add(moves, filling, late.append)
+    assert late == ["no copy"]
