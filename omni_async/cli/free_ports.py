@@ -30,8 +30,9 @@ class FreePorts:
 
     def anew(self, name: Hashable) -> int:
         """Another port for that name; the one it had is kept, too, so that nobody listens there."""
-        if name in self._kept:
-            self._kept[name, self._kept[name].fileno()] = self._kept.pop(name)
+        former = self._kept.pop(name, None)
+        if former is not None:
+            self._kept[name, former.fileno()] = former
         return self.of(name)
 
     def close(self) -> None:

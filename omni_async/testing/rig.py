@@ -210,7 +210,7 @@ class Rig:
         own = {name: options.pop(name) for name in list(options) if name in _OWN}
         own.setdefault("namespace", self.namespace)
         own.setdefault("linger", 0.0)
-        sender = options.pop("sender", "0") if role == "receiver" else stage
+        sender = options.pop("sender", "0") if role == "receiver" else str(stage)
         where: dict[str, Any] = {}
         if self.addressed:
             name = Endpoint(own["namespace"], sender, own.get("rank", 0), own.get("replica", 0))

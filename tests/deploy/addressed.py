@@ -48,14 +48,18 @@ class PortChannels(Channels):
     async def listen(self, endpoint: Endpoint, hello: Hello, handler: ChannelHandler) -> Listener:
         address = _socket(endpoint.namespace, self._addresses.zmq_port)
         sock = await bind(address, endpoint)
-        return UnixListener(sock, address, hello, handler, LineOptions())
+        listener = UnixListener(sock, address, hello, handler, LineOptions())
+        listener.host, listener.port = self._addresses.host, self._addresses.zmq_port
+        return listener
 
     def dial(self, address: str, hello: Hello, handler: ChannelHandler) -> Dialer:
+        if address.startswith("tcp://"):  # what metadata and update_sender_info tell
+            address = _socket(hello.namespace, int(address.rpartition(":")[2]))
         return self._unix.dial(address, hello, handler)
 
 
 def _socket(namespace: str, port: int | None) -> str:
-    return f"unix:@omni-async-port/{namespace}/{port}"
+    return f"unix:@omni-async-port/{namespace[-60:]}/{port}"  # a socket's name has 107 bytes
 
 
 class AddressedDouble(DirectBackend):

@@ -17,6 +17,7 @@ from omni_async.testing.recipes import literal, pattern
 from omni_async.testing.rig import Crew, Rig, Way
 from omni_async.testing.sides import LocalSide
 
+ADDRESSED = "tests.deploy.addressed:AddressedDouble"
 KEPT: list[object] = []
 """What misbehaving tests leave."""
 
@@ -96,6 +97,22 @@ def test_a_failing_test_is_not_hidden_by_what_it_leaves(rig: Rig) -> None:
 
     with pytest.raises(ValueError, match="mine"):
         rig.run(test(), 10)
+
+
+def test_ports_where_receivers_are_told_so_and_nowhere_else(crew: Crew, rig: Rig) -> None:
+    assert (rig.addressed, rig.at("0")) == (False, None)
+    told = Rig("addressed", {}, way=Way.ONE_LOOP, loop="asyncio", crew=crew, target=ADDRESSED)
+
+    async def test() -> None:
+        first, second = await told.sender("0"), await told.sender("0", rank=1)
+        rx = await told.receiver()
+        assert told.port("0") != told.port("0", 1)
+        for tx, value in ((first, 1), (second, 2)):
+            await tx.put("k", literal(value))
+        assert (await rx.get("k", literal(1))).wrong is None
+        assert (await rx.get("k", literal(2), metadata=told.at("0", 1))).wrong is None
+
+    told.run(test(), 10)
 
 
 def test_what_is_left_in_a_folder(crew: Crew, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from ...errors import TransferTimeout
+from ..chunks import reader, writer
 from ..recipes import literal, pattern, tree
 from ..rig import Rig
 from ..sides import attempt
@@ -66,6 +67,24 @@ class Concurrency(Conformance):
         for stage, tx in senders.items():
             await tx.put("k", literal(stage), edge=(stage, "9"))
         assert {got.wrong for got in await asyncio.gather(*gets)} == {None}
+
+    @runs(*HERE)
+    async def test_a_chain_of_stages(self, rig: Rig) -> None:
+        """The one in the middle receives and sends; payloads and streams go all the way."""
+        first, second = await rig.sender("0"), await rig.sender("1")
+        middle = await rig.receiver("1", sender="0")
+        last = await rig.receiver("2", sender="1")
+        hops = ((first, middle, ("0", "1")), (second, last, ("1", "2")))
+        recipes = [pattern(size, size) for size in (10, 100_000, 3000)]
+        for tx, rx, edge in hops:
+            waiting = [asyncio.ensure_future(rx.get("k", tree(70_000, 1), edge=edge))]
+            sink = await reader(rx, "s", edge=edge)
+            await (await writer(tx, "s", edge=edge)).send_all(recipes)
+            await tx.put("k", tree(70_000, 1), edge=edge)
+            assert [got.wrong for got in await asyncio.gather(*waiting)] == [None]
+            story = await sink.read_all(recipes)
+            assert (story.count, story.wrong, story.error) == (3, [], None)
+        await rig.quiet()
 
     @runs(*HERE)
     async def test_overlapping_puts_and_gets_with_views_alive(self, rig: Rig) -> None:

@@ -7,6 +7,7 @@ Never: adds a test of its own.
 from __future__ import annotations
 
 from .absence import Absence
+from .addresses import Addresses
 from .batches import Batches
 from .cancellation import Cancellation
 from .claims import Claims
@@ -39,6 +40,7 @@ class TransportConformance(
     Ownership,
     MemoryOfViews,
     Metadata,
+    Addresses,
     Observing,
     Cancellation,
     Concurrency,
