@@ -115,13 +115,13 @@ class Sending:
             payload.drop()
             raise
         self.pump()
-        if payload.filling is not None:
-            await self._fill(where, payload)
         self._puts += 1
         if self._expiry is None:
             self._set_expiry()
         if self._idle is None:
             self._idle = wiring.loop.call_later(IDLE_SECONDS, self._trim, self._puts)
+        if payload.filling is not None:
+            await self._fill(where, payload)
         return Receipt(
             encoded.nbytes,
             {
