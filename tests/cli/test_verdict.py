@@ -22,6 +22,7 @@ from omni_async.cli.demo.result import EdgeResult, Quantiles, Result, RoundResul
 from omni_async.cli.demo.rounds import OFF, ON, Lap
 from omni_async.cli.demo.supervisor import Options, Run
 from omni_async.cli.demo.table import progress, report, size
+from omni_async.cli.free_ports import FreePorts
 from omni_async.cli.main import main
 
 TRAFFIC = words.Traffic(10, 1_000_000, 0.5, 0.25, 1.5)
@@ -222,7 +223,7 @@ def begun(run: Run, number: int) -> Lap:
 
 
 def test_where_a_run_stands(recording: Path, tmp_path: Path) -> None:
-    run = Run(Options(recording, default_deploy(), 4, tmp_path), lambda _: None)
+    run = Run(Options(recording, default_deploy(), 4, tmp_path), lambda _: None, FreePorts())
     assert [round.name for round in run.rounds] == [ON, OFF]
     assert progress(run, 0.0) == "starting 3 processes, 0 ready"
     run.processes[0].rounds[0].ready.set()
@@ -246,7 +247,7 @@ def test_stages_of_one_process_are_told_apart(recording: Path, tmp_path: Path) -
         "stages: [{stage_id: 0}, {stage_id: 1, input_connectors: {from_stage_0: {name: memory}}},"
         " {stage_id: 2, input_connectors: {from_stage_1: {name: memory}}}]"
     )
-    run = Run(Options(recording, deploy, 1, tmp_path), lambda _: None)
+    run = Run(Options(recording, deploy, 1, tmp_path), lambda _: None, FreePorts())
     assert progress(run, 0.0) == "starting 1 process, 0 ready"
     [process] = run.processes
     assert process.name == "the process of stages 0 (Thinker), 1 (Talker), 2 (Code2Wav)"
@@ -260,10 +261,10 @@ def test_stages_of_one_process_are_told_apart(recording: Path, tmp_path: Path) -
 def test_requests_begin_at_different_places_of_the_recording(
     recording: Path, tmp_path: Path
 ) -> None:
-    run = Run(Options(recording, default_deploy(), 3, tmp_path), lambda _: None)
+    run = Run(Options(recording, default_deploy(), 3, tmp_path), lambda _: None, FreePorts())
     assert [request.skip for request in run.check.job.requests] == [0, 4000, 8000]
     assert len({run.check.job.namespace, *(child.job.namespace for child in run.processes)}) == 1
-    other = Run(Options(recording, default_deploy(), 3, tmp_path), lambda _: None)
+    other = Run(Options(recording, default_deploy(), 3, tmp_path), lambda _: None, FreePorts())
     assert other.check.job.namespace != run.check.job.namespace
     assert other.work != run.work
 

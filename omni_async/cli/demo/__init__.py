@@ -38,6 +38,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--deploy", type=Path, metavar="FILE", help="a deploy file with three stages in a row"
     )
     parser.add_argument(
+        "--backend",
+        metavar="NAME",
+        help="what every edge goes over, such as mooncake; default: what the deploy file says",
+    )
+    parser.add_argument(
         "--requests", type=_count, default=1, metavar="N", help="how many at once (default 1)"
     )
     parser.add_argument(
@@ -65,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _run(args: argparse.Namespace) -> int:
+    from ..free_ports import FreePorts
     from .audio import sample_recording
     from .supervisor import Options, Run, cancelled_by_signals
     from .table import ProgressLine, report
@@ -76,10 +82,11 @@ async def _run(args: argparse.Namespace) -> int:
         requests=args.requests,
         output=args.output,
         compare=not args.no_compare,
+        backend=args.backend,
     )
-    with cancelled_by_signals() as signalled:
+    with FreePorts() as ports, cancelled_by_signals() as signalled:
         try:
-            result = await Run(options, line).result()
+            result = await Run(options, line, ports).result()
         except asyncio.CancelledError:
             number = signalled()
             if number is None:

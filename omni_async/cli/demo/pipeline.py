@@ -39,7 +39,9 @@ async def _through(line: Line, round: words.Round) -> words.Through:
     works = []
     async with contextlib.AsyncExitStack() as stack:
         for id in job.stages:
-            stage = await stack.enter_async_context(open_stage(deploy, id, namespace=namespace))
+            # One process of each stage is started, whatever a launcher's environment says of ranks.
+            opening = open_stage(deploy, id, rank=0, replica=0, namespace=namespace)
+            stage = await stack.enter_async_context(opening)
             part, processor = PARTS[layout.stages.index(id)]
             works.append((Work(line, round, stage, processor), part))
         await asyncio.to_thread(line.wait_for_go)

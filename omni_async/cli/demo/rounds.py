@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import perf_counter
+from typing import Any
 
 from . import dsp, words
 from .child import Heard
 from .layout import CARGO, Layout
+from .onto import together
 from .result import EdgeResult, Quantiles, RoundResult, StageResult
 
 ON, OFF = "streaming", "whole"
@@ -23,7 +25,11 @@ AT_ONCE = 8
 
 
 def planned(
-    layout: Layout, source: str, samples: Sequence[int], compare: bool
+    layout: Layout,
+    source: str,
+    samples: Sequence[int],
+    compare: bool,
+    over: dict[str, Any] | None = None,
 ) -> tuple[list[words.Round], str | None]:
     """The rounds, and why nothing is compared if so.
 
@@ -32,18 +38,20 @@ def planned(
         source: its name.
         samples: of each request's sound.
         compare: whether the user wants it.
+        over: what lies over the file in every round.
     """
+    over = over or {}
     if not layout.streaming:
-        return [words.Round(OFF)], f"async_chunk is false in {source}"
-    off = words.Round(OFF, layout.without_streaming())
+        return [words.Round(OFF, over)], f"async_chunk is false in {source}"
+    on, off = words.Round(ON, over), words.Round(OFF, together(over, layout.without_streaming()))
     if not compare:
-        return [words.Round(ON)], "it was not wanted"
+        return [on], "it was not wanted"
     frames = sum(dsp.frames_of(count) for count in sorted(samples)[-AT_ONCE:])
     nbytes = frames * dsp.WIDTH * 2
     if nbytes > WHOLE_NBYTES:
         text = f"without streaming, stages would keep {nbytes / 1e9:.1f} GB of hidden states"
-        return [words.Round(ON)], text
-    return [words.Round(ON), off], None
+        return [on], text
+    return [on, off], None
 
 
 class Lap:

@@ -18,10 +18,12 @@ from uuid import uuid4
 
 from omni_async import ConfigError, load_deploy
 
+from ..free_ports import FreePorts
 from . import words
 from .audio import Recording
 from .child import Child
 from .layout import Layout
+from .onto import onto
 from .result import Result
 from .rounds import Lap, planned
 
@@ -35,21 +37,28 @@ class Options(NamedTuple):
     output: Path
     compare: bool = True
     """Whether the same is run without streaming, too."""
+    backend: str | None = None
+    """What every edge goes over instead of what the file says."""
 
 
 class Run:
     """One run, from the check of its input to its result; what it shows is in its fields."""
 
-    def __init__(self, options: Options, changed: Callable[[Run], None]) -> None:
-        """Check what can be checked before anything starts.
+    def __init__(self, options: Options, changed: Callable[[Run], None], ports: FreePorts) -> None:
+        """Check what can be checked before anything starts. ``ports`` are kept by the caller.
 
         Raises:
-            ConfigError: the deploy file is wrong, or wires something else than three in a row.
-            BackendUnavailable: it names a connector that is not there.
+            ConfigError: the deploy file is wrong, or wires something else than three in a row; nobody
+                knows the backend.
+            BackendUnavailable: a connector is not there.
             AudioError: the recording cannot be used.
         """
         self.options = options
-        self.layout = Layout.of(load_deploy(options.deploy))
+        deploy, over = load_deploy(options.deploy), {}
+        if options.backend is not None:
+            over = onto(options.backend, deploy, ports)
+            deploy = load_deploy(options.deploy, overrides=over)
+        self.layout = Layout.of(deploy)
         with Recording(options.recording) as recording:
             self.rate, frames = recording.rate, recording.frames
         self.sound_seconds = frames / self.rate
@@ -58,7 +67,11 @@ class Run:
         # Each request starts later in the recording than the one before: a mix-up would be heard.
         skips = [i * frames // (2 * options.requests) for i in range(options.requests)]
         self.rounds, self.not_compared = planned(
-            self.layout, options.deploy.name, [frames - skip for skip in skips], options.compare
+            self.layout,
+            options.deploy.name,
+            [frames - skip for skip in skips],
+            options.compare,
+            over,
         )
         job = words.Job(
             [],

@@ -1,0 +1,117 @@
+"""A deploy file with all of its edges over another backend: what stays, what ports there are, what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omni_async import Deploy, load_deploy
+from omni_async.cli.demo import default_deploy
+from omni_async.cli.demo.layout import Layout
+from omni_async.cli.demo.onto import LOOPBACK, onto, together
+from omni_async.cli.free_ports import FreePorts
+from omni_async.cli.main import main
+from omni_async.deploy.endpoints import sender_port, sending_endpoints
+from tests.cli.conftest import tune, wav
+from tests.deploy.addressed import registered
+
+MOONCAKE = "MooncakeTransferEngineConnector"
+
+
+@pytest.fixture
+def ports() -> Iterator[FreePorts]:
+    with FreePorts() as kept:
+        yield kept
+
+
+@pytest.fixture(autouse=True)
+def doubles() -> Iterator[None]:
+    with registered():
+        yield
+
+
+def moved(file: Any, backend: str, ports: FreePorts) -> Deploy:
+    return load_deploy(file, overrides=onto(backend, load_deploy(file), ports))
+
+
+def row(**extra: Any) -> dict[str, Any]:
+    shm = {"name": "SharedMemoryConnector", "extra": extra}
+    return {
+        "stages": [
+            {"stage_id": "ear", "output_connectors": {"to_stage_7": shm}, "devices": "0"},
+            {"stage_id": 7, "tensor_parallel_size": 2},
+            {"stage_id": "mouth", "input_connectors": {"from_stage_7": "other"}},
+        ],
+        "connectors": {"other": {"name": "NixlConnector"}},
+    }
+
+
+@pytest.mark.parametrize("alias", ["mooncake", MOONCAKE])
+def test_every_edge_goes_over_it_and_knobs_stay(alias: str, ports: FreePorts) -> None:
+    deploy = moved(default_deploy(), alias, ports)
+    assert {end.name for wire in deploy.wires for end in (wire.sender, wire.receiver)} == {MOONCAKE}
+    for wire in deploy.wires:
+        assert wire.sender.settings == wire.receiver.settings
+        assert wire.sender.options["memory_pool_size"] == 32 << 20
+        assert wire.sender.options["protocol"] == "tcp"
+        assert wire.sender.knobs == {"codec_chunk_frames": 25}
+
+
+def test_each_sender_has_a_port_that_is_kept(ports: FreePorts) -> None:
+    file = row(socket_dir="/x", memory_pool_size=1 << 20, note="$5")
+    deploy = moved(file, "addressed", ports)
+    assert Layout.of(deploy).stages == ("ear", "7", "mouth")
+    for wire in deploy.wires:
+        sender = wire.name.from_stage
+        assert sender_port(deploy.stages, sender, wire.sender, 0, 0) == ports.of(sender)
+        assert wire.sender.options["host"] == LOOPBACK
+    first, second = (wire.sender for wire in deploy.wires)
+    assert first.options["memory_pool_size"] == 1 << 20
+    assert "socket_dir" not in first.options
+    assert first.knobs == {"note": "$5"}
+    assert "memory_pool_size" not in second.options
+    assert len({endpoint.port for endpoint in sending_endpoints(deploy.stages)}) == 3
+    assert deploy.stage("ear").others == {"devices": "0"}
+
+
+def test_backends_without_addresses_get_none(ports: FreePorts) -> None:
+    deploy = moved(default_deploy(), "memory", ports)
+    assert [sorted(wire.sender.options) for wire in deploy.wires] == [["memory_pool_size"]] * 2
+    assert Layout.of(deploy).processes == (("0", "1", "2"),)
+
+
+def test_it_streams_or_not_as_before(ports: FreePorts) -> None:
+    over = onto("addressed", load_deploy(default_deploy()), ports)
+    layout = Layout.of(load_deploy(default_deploy(), overrides=over))
+    off = load_deploy(default_deploy(), overrides=together(over, layout.without_streaming()))
+    assert [plan.async_chunk for plan in off.stages.values()] == [False] * 3
+    assert Layout.of(off)._replace(streaming=True).wires == layout.wires
+    assert together({}, {"async_chunk": False}) == {"async_chunk": False}
+
+
+@pytest.mark.parametrize(
+    ("backend", "kind", "told"),
+    [
+        ("mooncak", "ConfigError", "no backend is called 'mooncak'; did you mean 'mooncake'?"),
+        ("nixl", "BackendUnavailable", "0->1: NixlConnector is not part of this release"),
+    ],
+)
+def test_what_is_not_there_is_told_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], backend: str, kind: str, told: str
+) -> None:
+    pytest.importorskip("torch")
+    path = tmp_path / "tune.wav"
+    path.write_bytes(wav(tune(0.1).tobytes()))
+    output = tmp_path / "out"
+    command = ["demo", "--json", "--backend", backend, "--input", path, "--output", output]
+    assert main([*map(str, command)]) == 1
+    said = capsys.readouterr()
+    error = json.loads(said.out)["error"]
+    assert error["type"] == kind
+    assert told in error["text"]
+    assert said.err == f"omni-async demo: {error['text']}\n"
+    assert not output.exists()
