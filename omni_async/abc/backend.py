@@ -31,6 +31,20 @@ class Backend(abc.ABC):
 class DirectBackend(Backend):
     """A backend with an engine between two processes and a channel for words."""
 
+    async def prepare(self, options: Options, role: Role) -> Options:
+        """Whatever takes long before the parts are asked for; the options with which to ask for them.
+
+        What can be found out once and is used by several parts (an address of this host) is found
+        out here.
+
+        Raises:
+            BackendUnavailable: a package, library or device is missing; says how to get it.
+            ConfigError: the options do not fit this machine.
+
+        Cancellation: safe.
+        """
+        return options
+
     @abc.abstractmethod
     def engine(self, options: Options, role: Role) -> Engine:
         """The engine of one transport.

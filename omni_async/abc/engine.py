@@ -52,6 +52,9 @@ class Engine(abc.ABC):
     """Registered memory is pinned: it is registered in small segments as it is needed, and keeps its
     pages. Without pinning one registration covers all, and pages come and go beneath it."""
     device: str = "cpu"
+    protocol: str = ""
+    """How bytes travel, where a vendor offers several ways: a peer with another one is refused in the
+    handshake."""
 
     @abc.abstractmethod
     def register(self, address: int, nbytes: int, *, fd: int = -1) -> Region:
@@ -80,7 +83,17 @@ class Engine(abc.ABC):
         return b""
 
     def meet(self, peer: str, descriptor: bytes) -> None:  # noqa: B027 - most have nothing to do
-        """A peer's :meth:`describe` has arrived; called once per incarnation."""
+        """A line to a peer has come up, with what its engine told by :meth:`describe`.
+
+        Raises:
+            ProtocolError: it told nonsense; the line is ended.
+        """
+
+    def part(self, peer: str) -> None:  # noqa: B027 - see above
+        """A line to a peer has ended, once for each :meth:`meet`: nothing is begun by it any more.
+
+        A peer that comes back before its end was noticed is met again first.
+        """
 
     async def write(
         self, peer: str, moves: Sequence[Move], regions: dict[int, RemoteRegion]

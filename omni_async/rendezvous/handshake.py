@@ -28,7 +28,7 @@ def disagreement(mine: Hello, theirs: Hello) -> str | None:
     """Why the two cannot talk, in words that are right on both sides; ``None`` when they can."""
     if mine.wire != theirs.wire:
         return _versions(mine.role, mine.wire, theirs.wire)
-    for what in ("namespace", "backend", "verb"):
+    for what in ("namespace", "backend", "verb", "protocol"):
         ours, other = getattr(mine, what), getattr(theirs, what)
         if ours != other:
             return f"{what} differs: the {mine.role} has {ours!r}, the {theirs.role} has {other!r}"

@@ -95,6 +95,7 @@ class DirectTransport(Transport):
             engine.verb.value,
             engine.describe(),
             clock_id(),
+            engine.protocol,
         )
         return Wiring(
             loop=loop,

@@ -226,6 +226,7 @@ class Link:
         for remote in self.known.values():
             self.wiring.engine.detach(remote)
         self.known = {}
+        self.wiring.engine.part(self.incarnation)
         return fd
 
     # --- operations -------------------------------------------------------------------------------

@@ -95,6 +95,7 @@ class OpenTransport:
         backend, options, endpoint, role, linger = self._make
         if not isinstance(backend, DirectBackend):
             raise ConfigError(f"backend {backend!r} offers no transport")
+        options = await backend.prepare(options, role)
         transport = DirectTransport(backend, options, endpoint, role, linger)
         await transport.open()
         self._transport = transport

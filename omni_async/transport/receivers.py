@@ -40,6 +40,8 @@ class Receivers:
         self._numbers: dict[Channel, int] = {}
         self.channels: dict[int, Channel] = {}
         self._remote: dict[int, dict[int, RemoteRegion]] = {}
+        self._met: dict[int, str] = {}
+        """Incarnations that the engine knows."""
         self._silent: dict[int, float] = {}
         """Since when receivers are silent."""
         self._writes: dict[int, PeerWrites] = {}
@@ -60,6 +62,7 @@ class Receivers:
         self.channels[self._last] = channel
         self._core.peer_opened(self._last, channel.peer.stage)
         self._wiring.engine.meet(channel.peer.incarnation, channel.peer.engine)
+        self._met[self._last] = channel.peer.incarnation
         if self._wiring.engine.verb is not Verb.WRITE:
             word, fds = self._wiring.regions()
             if word.added:
@@ -132,6 +135,8 @@ class Receivers:
         if number not in self.channels and number not in self._writes:
             for remote in self._remote.pop(number, {}).values():
                 self._wiring.engine.detach(remote)
+            if number in self._met:
+                self._wiring.engine.part(self._met.pop(number))
 
     def poll(self) -> None:
         """Hear what has arrived already: the last word of a delivery, before it counts as unclaimed."""

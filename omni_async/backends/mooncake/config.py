@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from ...abc.options import (
-    GIB,
     AddressedOptions,
     DeviceName,
     Options,
@@ -33,10 +32,14 @@ class MooncakeTransferEngineOptions(AddressedOptions):
     device_name: DeviceName = option(
         "",
         "RDMA devices to use, such as `mlx5_0,mlx5_1`; empty for those that the variable "
-        "`RDMA_DEVICE_NAME` names, else for all.",
+        "`RDMA_DEVICE_NAME` names, else for all. Nothing is read here with `tcp`.",
     )
     memory_pool_size: int | None = option(
-        GIB, "Size of the pool, which is registered as a whole.", unit="bytes", gt=0
+        None,
+        "Limit of the pool; by default 4 GiB, but at most a quarter of what this process may use, and 2 GiB "
+        "on a device. Memory is registered as it is needed.",
+        unit="bytes",
+        gt=0,
     )
     memory_pool_device: str = option(
         "cpu",

@@ -1,0 +1,81 @@
+"""What Mooncake's transfer engine offers to the hall.
+
+In: options. Out: a WRITE engine, memory that it can register, ZMQ for the words.
+Never: opens anything before the machine was looked at.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..._aio.executor import OwnedExecutor
+from ...abc import Channels, DirectBackend, Engine, MemorySource, Options, Revoke
+from ...model import Capabilities, Role, Verb
+from ...pool.memory import AnonymousMemory
+from ...rendezvous.zmq_channel import ZmqChannels
+from ...rendezvous.zmq_hosts import local_places
+from ._native import NAME, shared_engine
+from .checks import check, named_devices
+from .config import MooncakeTransferEngineOptions
+from .engine import MooncakeEngine, revoke_of
+
+
+class MooncakeTransferEngineBackend(DirectBackend):
+    """``mooncake``: the sender writes into the receiver's memory, over TCP or RDMA."""
+
+    name = NAME
+    alias = "mooncake"
+    options = MooncakeTransferEngineOptions
+
+    def capabilities(self, options: Options) -> Capabilities:
+        mine = _mine(options)
+        return Capabilities(
+            backend=self.name,
+            verb=Verb.WRITE,
+            cross_host=True,
+            device_memory=mine.memory_pool_device != "cpu",
+            recall=False,
+            revoke=revoke_of(mine.protocol, mine.memory_pool_device) is not Revoke.NOTHING,
+        )
+
+    async def prepare(self, options: Options, role: Role) -> Options:
+        mine = _mine(options)
+        executor = OwnedExecutor("mooncake-opening", 1)
+        try:
+            # One address for the engine and the channel: peers are told both, and reach both or none.
+            host = (await local_places(mine.host, 0, executor))[0].host
+            devices = ",".join(named_devices(mine, os.environ))
+            mine = mine.model_copy(update={"host": host, "device_name": devices})
+            await executor.run(check, mine)
+            await executor.run(shared_engine, host, mine.protocol, devices)
+        finally:
+            executor.close()
+        return mine
+
+    def engine(self, options: Options, role: Role) -> Engine:
+        mine = _mine(options)
+        return MooncakeEngine(
+            shared_engine(mine.host, mine.protocol, mine.device_name),
+            role,
+            mine.memory_pool_device,
+            pins=mine.protocol != "tcp",
+        )
+
+    def memory(self, options: Options, role: Role) -> MemorySource:
+        return AnonymousMemory()
+
+    def channels(self, options: Options) -> Channels:
+        mine = _mine(options)
+        return ZmqChannels(
+            host=mine.host,
+            port=mine.zmq_port,
+            sender_host=mine.sender_host,
+            sender_port=mine.sender_zmq_port,
+            peer_timeout=mine.peer_timeout,
+        )
+
+
+def _mine(options: Options) -> MooncakeTransferEngineOptions:
+    assert isinstance(options, MooncakeTransferEngineOptions)
+    return options
+

@@ -1,0 +1,214 @@
+"""What a transport needs of its machine, looked at before it opens.
+
+In: options, and the machine. Out: nothing, or one error with everything that is missing and how to get it.
+Never: changes anything, leaves something to be found out by the first transfer.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from ...errors import BackendUnavailable, ConfigError
+from ._native import NAME, load, rdma_devices
+from .config import MooncakeTransferEngineOptions
+
+PACKAGES = ("mooncake-transfer-engine-non-cuda", "mooncake-transfer-engine")
+OLDEST = (0, 3, 13)
+"""Before, a write over TCP ended when its last byte had left, not when it had arrived."""
+
+_INSTALL = "pip install 'omni-async[mooncake]'"
+_APT = {"libibverbs.so.1": "libibverbs1", "libnuma.so.1": "libnuma1", "libcurl.so.4": "libcurl4"}
+_CAP_IPC_LOCK = 14
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong."""
+
+    what: str
+    remedy: str
+    setting: str = ""
+    """The option or variable that contradicts the machine; empty where the machine lacks something."""
+
+
+def _memlock() -> int:
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return limit if limit != resource.RLIM_INFINITY else 1 << 63
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where to look."""
+
+    root: Path = Path("/")
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    memlock: Callable[[], int] = _memlock
+    """Bytes that may be pinned."""
+    load: Callable[[str], object] = load
+    version: Callable[[str], str] = metadata.version
+    rdma_devices: Callable[[], list[str]] = rdma_devices
+    """Devices that the RDMA library can drive."""
+
+
+def check(options: MooncakeTransferEngineOptions, machine: Machine | None = None) -> None:
+    """Raise what is wrong, all at once.
+
+    Raises:
+        BackendUnavailable: something is missing here.
+        ConfigError: nothing is missing, but settings contradict each other or the machine.
+    """
+    machine = machine or Machine()
+    found = list(_problems(options, machine))
+    if not found:
+        return
+    text = "; ".join(problem.what for problem in found)
+    remedy = "; ".join(dict.fromkeys(problem.remedy for problem in found))
+    if any(not problem.setting for problem in found):
+        raise BackendUnavailable(f"{NAME}: {text}", backend=NAME, remedy=remedy)
+    raise ConfigError(f"{NAME}: {text}; {remedy}", path=found[0].setting)
+
+
+def named_devices(options: MooncakeTransferEngineOptions, environ: Mapping[str, str]) -> list[str]:
+    """The RDMA devices to use; all of them where it is empty."""
+    named = options.device_name or environ.get("RDMA_DEVICE_NAME", "")
+    return [name.strip() for name in named.split(",") if name.strip()]
+
+
+def _problems(options: MooncakeTransferEngineOptions, machine: Machine) -> Iterator[Problem]:
+    package = _package(machine, options.host)
+    if package is not None:
+        yield package
+    yield from _environment(options.protocol, machine.environ)
+    if options.protocol == "rdma":
+        yield from _rdma(options, machine, loaded=package is None)
+        yield from _pinning(options, machine)
+
+
+def _package(machine: Machine, host: str) -> Problem | None:
+    try:
+        machine.load(host)
+    except ImportError as error:
+        library = re.match(r"(lib\S+\.so[.\d]*): cannot open", str(error))
+        if library is None:
+            return Problem(f"the package {PACKAGES[0]} cannot be imported ({error})", _INSTALL)
+        name = library[1]
+        if name.startswith(("libcuda", "libcudart")):
+            remedy = f"pip uninstall {PACKAGES[1]}, then {_INSTALL}"
+            return Problem(f"{PACKAGES[1]} needs {name}, and there is no CUDA here", remedy)
+        package = _APT.get(name, f"the package with {name}")
+        return Problem(f"the library {name} is missing", f"apt-get install {package}")
+    for name in PACKAGES:
+        try:
+            version = machine.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        if tuple(map(int, re.findall(r"\d+", version)[:3])) < OLDEST:
+            wanted = ".".join(map(str, OLDEST))
+            return Problem(
+                f"{name} {version} is too old, from {wanted} on a write ends when its bytes are there",
+                f"pip install '{name}>={wanted}'",
+            )
+    return None
+
+
+def _environment(protocol: str, environ: Mapping[str, str]) -> Iterator[Problem]:
+    """Variables under which the engine would do something else than the options say."""
+    wrong = {"MC_USE_TENT": "another engine", "MC_USE_TEV1": "another engine"}
+    if protocol == "tcp":
+        wrong["MC_FORCE_HCA"] = "RDMA"
+    else:
+        wrong["MC_FORCE_TCP"] = "TCP"
+    for name, effect in wrong.items():
+        if name in environ:
+            yield Problem(
+                f"the variable {name} makes it use {effect}, not protocol {protocol}",
+                f"unset {name}",
+                name,
+            )
+    if protocol == "tcp" and environ.get("MC_TCP_PROTO") == "1":
+        yield Problem(
+            "with the variable MC_TCP_PROTO=1 a write ends before its bytes are there",
+            "unset MC_TCP_PROTO",
+            "MC_TCP_PROTO",
+        )
+
+
+def _rdma(
+    options: MooncakeTransferEngineOptions, machine: Machine, *, loaded: bool
+) -> Iterator[Problem]:
+    if not list((machine.root / "dev/infiniband").glob("uverbs*")):
+        yield Problem(
+            "protocol rdma needs /dev/infiniband, which is not here",
+            "install the driver of the RDMA card, and give a container --device=/dev/infiniband; "
+            "or use protocol tcp",
+        )
+        return
+    devices = machine.root / "sys/class/infiniband"
+    here = sorted(path.name for path in devices.iterdir()) if devices.is_dir() else []
+    named = named_devices(options, machine.environ)
+    for name in named:
+        if name not in here:
+            known = ", ".join(here) or "none"
+            yield Problem(
+                f"there is no RDMA device {name!r} (there are: {known})",
+                "correct device_name or RDMA_DEVICE_NAME",
+                "device_name",
+            )
+    active = [name for name in named or here if name in here and _active(devices / name)]
+    if not active:
+        yield Problem(
+            f"no port of the RDMA devices {', '.join(named or here) or '(there are none)'} is active",
+            "see ibstat, and mount /sys/class/infiniband into a container",
+        )
+    elif loaded and not set(active) & set(machine.rdma_devices()):
+        yield Problem(
+            f"the RDMA library has no driver for {', '.join(active)}",
+            "apt-get install ibverbs-providers",
+        )
+
+
+def _active(device: Path) -> bool:
+    return any("ACTIVE" in state.read_text() for state in device.glob("ports/*/state"))
+
+
+def _pinning(options: MooncakeTransferEngineOptions, machine: Machine) -> Iterator[Problem]:
+    """Whether the pool may be pinned."""
+    size = options.memory_pool_size
+    if options.memory_pool_device != "cpu" or size is None:
+        return
+    limit = machine.memlock()
+    if limit < size and not _may_lock(machine.root):
+        yield Problem(
+            f"only {limit:,} bytes may be pinned, the pool has {size:,}",
+            "ulimit -l unlimited, or for a container --cap-add=IPC_LOCK or --ulimit memlock=-1",
+        )
+    free = _free_memory(machine.root)
+    if free is not None and free < size:
+        yield Problem(
+            f"memory_pool_size is {size:,} bytes, but only {free:,} bytes are free to be pinned",
+            "lower memory_pool_size",
+            "memory_pool_size",
+        )
+
+
+def _may_lock(root: Path) -> bool:
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)", _text(root / "proc/self/status"), re.MULTILINE)
+    return found is not None and bool(int(found[1], 16) >> _CAP_IPC_LOCK & 1)
+
+
+def _free_memory(root: Path) -> int | None:
+    found = re.search(r"^MemAvailable:\s*(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    return None if found is None else int(found[1]) * 1024
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # a sandbox without /proc
+        return ""

@@ -1,0 +1,219 @@
+"""Contact: one peer's engine, and whether the way to it is sound.
+
+In: what the peer told of its engine. Out: the peer known to our engine, and no dead connection in the way.
+Never: waits on the event loop, writes anything that a peer keeps, repeats a payload's write.
+
+A payload's write is never repeated: after a failure, bytes of the first attempt may still lie in the peer's
+kernel, and land after the second has ended well. So the way is tried beforehand with single bytes for the
+peer's scratch page, where it does not matter, whenever it may be broken: after a failed write, which
+costs the vendor's engine a connection, and after a pause, in which a router may have forgotten some.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ..._aio.completion_watch import CompletionWatch
+from ..._aio.executor import OwnedExecutor
+from ...errors import EngineFault, ProtocolError
+from ._native import NAME, NativeEngine, Write
+
+PAUSE = 5.0
+"""Seconds without a write after which the way is tried again."""
+ROUNDS = 4
+"""How often it is tried. The engine opens a lost connection again at the next write, or a second later."""
+LANES = 4
+"""Connections that the engine has to one peer, unless the environment says otherwise."""
+
+
+class EngineWord(msgspec.Struct, frozen=True):
+    """What an engine tells of itself in the handshake."""
+
+    session: str
+    page: int = 0
+    """A page of it that takes bytes nobody keeps."""
+
+
+_decoder = msgspec.json.Decoder(EngineWord)
+
+
+def read_word(descriptor: bytes) -> EngineWord:
+    """What a peer told: our own word, or just a session ``host:port``.
+
+    Raises:
+        ProtocolError: neither.
+    """
+    try:
+        if descriptor.startswith(b"{"):
+            return _decoder.decode(descriptor)
+        host, _, port = descriptor.decode("ascii").rpartition(":")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        host = port = ""
+    if not host or not port.isdigit():
+        raise ProtocolError(f"the peer's engine is told as {descriptor[:80]!r}")
+    return EngineWord(f"{host}:{port}")
+
+
+class Target(NamedTuple):
+    """One write: from where, to where, how much; addresses here and at the peer."""
+
+    local: int
+    remote: int
+    nbytes: int
+
+
+class Batch:
+    """Writes that were begun together; it ends with the last of them."""
+
+    __slots__ = ("_left", "failed")
+
+    def __init__(self, writes: list[Write]) -> None:
+        self._left = writes[::-1]
+        self.failed: Write | None = None
+        """One that went wrong."""
+
+    def ended(self) -> bool:
+        """Asks about one that has not ended: all of them have to."""
+        left = self._left
+        while left and left[-1].ended():
+            write = left.pop()
+            if write.failed:
+                self.failed = write
+        return not left
+
+
+class Contact:
+    """One peer of one transport.
+
+    Args:
+        executor: for writes that have to wait before they start.
+    """
+
+    def __init__(
+        self,
+        native: NativeEngine,
+        watch: CompletionWatch,
+        executor: OwnedExecutor,
+        word: EngineWord,
+    ) -> None:
+        self._native = native
+        self._watch = watch
+        self._executor = executor
+        self._loop = asyncio.get_running_loop()
+        self._word = word
+        self._sound = False
+        self._used = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def session(self) -> str:
+        return self._word.session
+
+    @property
+    def ready(self) -> bool:
+        """Whether a payload may be written now."""
+        return self._sound and self._loop.time() - self._used < PAUSE
+
+    def prepare(self) -> asyncio.Task[None]:
+        """Begin to get ready, unless that is under way."""
+        if self._task is None:
+            self._task = self._loop.create_task(self._prepare())
+            self._task.add_done_callback(self._prepared)
+        return self._task
+
+    async def wait_ready(self) -> None:
+        """Get ready, once for all who wait.
+
+        Raises:
+            EngineFault: the peer's engine does not answer, or takes no writes.
+
+        Cancellation: safe; the others wait on.
+        """
+        task = self.prepare()
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise EngineFault("the transport was closed", status="closed", backend=NAME)
+        task.result()
+
+    async def write(self, targets: Sequence[Target]) -> None:
+        """Write to a peer that is ready; returns when all bytes are in place.
+
+        Raises:
+            EngineFault: some are not; all writes have ended nevertheless.
+
+        Cancellation: the writes go on unwatched.
+        """
+        if self._native.waits:
+            batch = await self._executor.run(self._begin, targets)
+        else:
+            batch = self._begin(targets)
+        await self._watch.until(batch.ended)
+        self._used = self._loop.time()
+        if batch.failed is not None:
+            self._sound = False
+            raise EngineFault(
+                f"the engine could not write {sum(target.nbytes for target in targets):,} bytes to "
+                f"{self.session} (status {batch.failed.status}); MC_LOG_LEVEL=WARNING shows its own words",
+                status=batch.failed.status,
+                backend=NAME,
+                peer=self.session,
+            )
+
+    def close(self) -> None:
+        """Whoever waits is told. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _begin(self, targets: Sequence[Target]) -> Batch:
+        submit, session = self._native.submit, self.session
+        return Batch([submit(session, *target) for target in targets])
+
+    def _prepared(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled():
+            task.exception()  # often nobody waits for it
+
+    async def _prepare(self) -> None:
+        if not self._native.knows(self.session):
+            await self._open()
+        if self._word.page and not await self._tried():
+            raise EngineFault(
+                f"the peer's engine at {self.session} takes no writes",
+                status=-1,
+                backend=NAME,
+                peer=self.session,
+            )
+        self._sound = True
+        self._used = self._loop.time()
+
+    async def _open(self) -> None:
+        # A thread for this peer alone: one that is stopped keeps it for a minute.
+        executor = OwnedExecutor(f"mooncake-{self.session}", 1)
+        try:
+            await executor.run(self._native.reach, self.session)
+            write = await executor.run(self._native.open, self.session, self._word.page)
+        finally:
+            executor.close()
+        await self._watch.until(write.ended)
+        if not self._native.knows(self.session):
+            raise EngineFault(
+                f"the peer's engine at {self.session} does not tell of itself",
+                status=write.status,
+                backend=NAME,
+                peer=self.session,
+            )
+
+    async def _tried(self) -> bool:
+        """Whether bytes get through on all connections."""
+        lane = Target(self._native.page, self._word.page, 1)
+        for _ in range(ROUNDS):
+            try:
+                await self.write([lane] * LANES)
+            except EngineFault:
+                continue
+            return True
+        return False

@@ -1,0 +1,145 @@
+"""WRITE: the sender's engine puts bytes into the receiver's registered memory.
+
+In: moves whose ranges the transport has checked. Out: bytes in place, or EngineFault after the last byte's end.
+Never: lets the vendor see an address that is not registered, here or at the peer; blocks the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from ..._aio.completion_watch import CompletionWatch
+from ..._aio.executor import OwnedExecutor
+from ...abc import Engine, RemoteRegion, Revoke
+from ...errors import EngineFault, ProtocolError
+from ...model import Move, Region, Role, Verb
+from ._native import NAME, NativeEngine
+from .contact import Contact, EngineWord, Target, read_word
+
+_ADDRESSES = 1 << 64
+
+_BY_REGION = frozenset({"rdma", "barex", "efa"})
+"""Protocols whose remote keys end with the registration."""
+
+
+def revoke_of(protocol: str, device: str) -> Revoke:
+    """What ends a lost peer's access to a pool."""
+    if protocol in _BY_REGION:
+        return Revoke.REGION
+    if protocol == "tcp" and device == "cpu":
+        return Revoke.PAGES
+    # A device's memory has no pages here; of the other protocols nobody says what ends access.
+    return Revoke.NOTHING
+
+
+class MooncakeEngine(Engine):
+    """A transport's share of this process's engine.
+
+    Args:
+        role: a sender gets to know its peers as soon as they are there; a receiver needs not.
+        device: where the pool lives.
+        pins: whether the pool's memory is pinned.
+    """
+
+    verb = Verb.WRITE
+
+    def __init__(self, native: NativeEngine, role: Role, device: str, *, pins: bool) -> None:
+        self._native = native
+        self._role = role
+        self.device = device
+        self.pins = pins
+        self.protocol = native.protocol
+        self.revoke = revoke_of(native.protocol, device)
+        self._watch = CompletionWatch(asyncio.get_running_loop())
+        self._executor = OwnedExecutor("mooncake-submit", 1)
+        self._ids = itertools.count(1)
+        self._own: dict[int, Region] = {}
+        self._contacts: dict[str, Contact] = {}
+        self._lines: Counter[str] = Counter()
+        """Lines to each peer: a new one may come up before the end of the old one was noticed."""
+
+    def register(self, address: int, nbytes: int, *, fd: int = -1) -> Region:
+        self._native.register(address, nbytes)
+        region = Region(next(self._ids), address, nbytes, b"", -1)
+        self._own[region.id] = region
+        return region
+
+    def unregister(self, region: Region) -> None:
+        if self._own.pop(region.id, None) is not None:
+            self._native.unregister(region.address)
+
+    def attach(self, peer: str, region: Region) -> RemoteRegion:
+        if not 0 < region.address <= _ADDRESSES - region.nbytes or region.nbytes <= 0:
+            raise ProtocolError(
+                f"a region of {region.nbytes} bytes at {region.address:#x} cannot be", peer=peer
+            )
+        return RemoteRegion(region.id, region.nbytes, 0, region.address)
+
+    def detach(self, remote: RemoteRegion) -> None:
+        """Nothing: what is not in ``regions`` any more is not written to."""
+
+    def describe(self) -> bytes:
+        return msgspec.json.encode(EngineWord(self._native.session, self._native.page))
+
+    def meet(self, peer: str, descriptor: bytes) -> None:
+        word = read_word(descriptor)
+        contact = self._contacts.get(peer)
+        if contact is None:
+            contact = Contact(self._native, self._watch, self._executor, word)
+            self._contacts[peer] = contact
+        self._lines[peer] += 1
+        if self._role == "sender":
+            contact.prepare()
+
+    def part(self, peer: str) -> None:
+        self._lines[peer] -= 1
+        if self._lines[peer] < 1:
+            del self._lines[peer]
+            contact = self._contacts.pop(peer, None)
+            if contact is not None:
+                contact.close()
+
+    async def write(
+        self, peer: str, moves: Sequence[Move], regions: dict[int, RemoteRegion]
+    ) -> None:
+        contact = self._contacts.get(peer)
+        if contact is None:
+            raise EngineFault("the peer's engine is not known", status="unknown", backend=NAME)
+        if not contact.ready:
+            await contact.wait_ready()
+        targets = [self._target(move, regions) for move in moves if move.nbytes]
+        if targets:
+            await contact.write(targets)
+
+    def close(self) -> None:
+        for contact in self._contacts.values():
+            contact.close()
+        self._contacts.clear()
+        for region in list(self._own.values()):
+            self.unregister(region)
+        self._watch.close()
+        self._executor.close()
+
+    def _target(self, move: Move, regions: dict[int, RemoteRegion]) -> Target:
+        remote = regions.get(move.region)
+        if remote is None:
+            raise EngineFault(
+                f"the peer has no region {move.region}", status="unknown region", backend=NAME
+            )
+        if move.nbytes < 0 or not 0 <= move.offset <= remote.nbytes - move.nbytes:
+            raise EngineFault(
+                f"{move} leaves the peer's region", status="out of bounds", backend=NAME
+            )
+        if not any(
+            own.address <= move.local <= own.address + own.nbytes - move.nbytes
+            for own in self._own.values()
+        ):
+            raise EngineFault(
+                f"{move} leaves the memory registered here", status="not registered", backend=NAME
+            )
+        return Target(move.local, remote.handle + move.offset, move.nbytes)
