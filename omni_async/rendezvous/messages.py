@@ -62,6 +62,8 @@ class Hello(Message, tag=1):
     engine: bytes = b""
     clock: int = 0
     """Ends with the same number, not 0, read the same monotonic clock."""
+    protocol: str = ""
+    """How bytes travel between the engines, where there is a choice."""
 
 
 class RegionWord(msgspec.Struct, array_like=True, gc=False):
