@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from omni_async.cli import main as command_line
-from omni_async.cli.bench import chunks, compare, load, parked, stream_figures, streams
+from omni_async.cli.bench import chunks, compare, contest, load, parked, stream_figures, streams
 from omni_async.cli.bench.pace import Pace
 from omni_async.cli.bench.payload import Mismatch
 from omni_async.cli.bench.workers import WorkerFailed, Workers
@@ -30,8 +30,8 @@ def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
 def test_shm_against_a_peer(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wheel: Path
 ) -> None:
-    few = {side.mode: side for side in reversed(compare.SIDES) if side.loop == "asyncio"}
-    monkeypatch.setattr(compare, "SIDES", tuple(reversed(few.values())))
+    few = {side.mode: side for side in reversed(contest.SHM.sides) if side.loop == "asyncio"}
+    monkeypatch.setattr(contest, "SHM", contest.SHM._replace(sides=tuple(reversed(few.values()))))
     code, out = bench(
         capsys, "shm", "--json", "--floor", "--pin", "--sizes", "4K,1M",
         "--rounds", "1", "--scale", "0.02", "--loop", "asyncio", "--peer", str(wheel),
@@ -41,7 +41,7 @@ def test_shm_against_a_peer(
     assert "0.30.0" in result["peer"]
     assert {row["nbytes"] for row in result["rows"]} == {4096, 1 << 20}
     sides = {row["side"] for row in result["rows"]}
-    assert {side.name for side in (compare.OURS, compare.IN_PLACE, compare.HANDED)} <= sides
+    assert {"ours, asyncio", "ours, asyncio, built in place", contest.PEER} <= sides
     assert "bare arena, one copy" in sides
     for row in result["rows"]:
         assert 0 < row["one_way"]["median_us"] <= row["touched"]["median_us"]
@@ -58,7 +58,7 @@ def test_shm_against_a_peer(
 def test_shm_without_a_peer_says_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compare, "SIDES", compare.SIDES[:1])
+    monkeypatch.setattr(contest, "SHM", contest.SHM._replace(sides=contest.SHM.sides[:1]))
     code, out = bench(capsys, "shm", "--sizes", "4K", "--rounds", "1", "--scale", "0.02")
     assert code == 0
     assert out.startswith("omni_async alone: no wheel of the peer was given")

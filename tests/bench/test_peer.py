@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from omni_async.cli.bench.peer import PeerUnavailable, chunk_adapter, connector, find
+from omni_async.cli.bench.peer import SHM, PeerUnavailable, chunk_adapter, connector, find
 from omni_async.cli.bench.sides import stream_peer
 
 pytestmark = pytest.mark.usefixtures("clean_modules")
@@ -28,22 +28,23 @@ def test_the_connector_comes_out_of(kind: str, wheel: Path, tmp_path: Path) -> N
     assert nbytes > 0
     assert side.get("0", "1", "k", metadata)[0] == {"a": 1}
     assert side.get("0", "1", "k") is None
-    assert "0.30.0" in peer.title
-    assert "unmodified" in peer.title
-    assert "vllm.outputs" in peer.title
+    assert "0.30.0" in peer.title(SHM)
+    assert "unmodified" in peer.title(SHM)
+    assert "vllm.outputs" in peer.title(SHM)
 
 
 def test_the_chunk_adapter_comes_out_of_the_wheel(wheel: Path) -> None:
     pytest.importorskip("torch")
     peer = find(str(wheel))
-    settings = stream_peer.settings(0, 2)
+    job = {"role": "producer", "connector": SHM, "port": 0}
+    settings = stream_peer.settings(job, 2)
     settings.model_config.custom_process_next_stage_input_func = None
     adapter = chunk_adapter(peer)(settings)
     adapter.shutdown()
     assert adapter.stage == 0
-    assert "OmniChunkTransferAdapter" in peer.adapter_title
-    assert "vllm.v1.request" in peer.adapter_title
-    assert "vllm.v1.request" not in peer.title
+    assert "OmniChunkTransferAdapter" in peer.adapter_title(SHM)
+    assert "vllm.v1.request" in peer.adapter_title(SHM)
+    assert "vllm.v1.request" not in peer.title(SHM)
 
 
 def test_a_changed_file_is_refused(wheel: Path, tmp_path: Path) -> None:

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from omni_async import Deploy, load_deploy
+from omni_async import BackendUnavailable, Deploy, load_deploy
 from omni_async.cli.demo import default_deploy
 from omni_async.cli.demo.layout import Layout
-from omni_async.cli.demo.onto import LOOPBACK, onto, together
+from omni_async.cli.demo.onto import onto, together
 from omni_async.cli.free_ports import FreePorts
 from omni_async.cli.main import main
+from omni_async.cli.on_this_host import LOOPBACK
 from omni_async.deploy.endpoints import sender_port, sending_endpoints
 from tests.cli.conftest import tune, wav
-from tests.deploy.addressed import registered
+from tests.deploy.addressed import AddressedDouble, registered
 
 MOONCAKE = "MooncakeTransferEngineConnector"
 
@@ -91,6 +92,20 @@ def test_it_streams_or_not_as_before(ports: FreePorts) -> None:
     assert [plan.async_chunk for plan in off.stages.values()] == [False] * 3
     assert Layout.of(off)._replace(streaming=True).wires == layout.wires
     assert together({}, {"async_chunk": False}) == {"async_chunk": False}
+
+
+async def test_what_cannot_run_here_is_told_with_its_edge(
+    ports: FreePorts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = Layout.of(moved(default_deploy(), "addressed", ports))
+    await layout.check_backends()
+
+    async def prepare(*_: Any) -> None:
+        raise BackendUnavailable("libx is missing", remedy="apt-get install libx")
+
+    monkeypatch.setattr(AddressedDouble, "prepare", prepare)
+    with pytest.raises(BackendUnavailable, match="0->1: libx is missing; apt-get install libx"):
+        await layout.check_backends()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ import sys
 from typing import Any
 
 from .figures import Goal
+from .mooncake import MODES as MOONCAKE_MODES
+from .mooncake import NO_STREAMS
 from .payload import SIZES, parse_size
 from .peer import PeerUnavailable
 from .streams import MODES
@@ -27,20 +29,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
     names = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
 
     shm = names.add_parser("shm", help="one-way times against the peer's shared-memory connector")
-    shm.add_argument(
-        "--sizes",
-        type=_sizes,
-        default=list(SIZES.values()),
-        metavar="SIZE,…",
-        help="payload sizes, such as 4K,1M,186M (default: %(metavar)s of 4K to 186M)",
-    )
-    shm.add_argument("--rounds", type=_positive, default=5, help="alternating rounds (default: 5)")
-    shm.add_argument("--scale", type=float, default=1.0, help="factor on the iterations of a round")
-    shm.add_argument("--peer", metavar="PATH", help="the peer's wheel, or the folder it is in")
-    shm.add_argument(
-        "--pin", action="store_true", help="each process on a core of its own, on a busy machine"
-    )
     shm.add_argument("--floor", action="store_true", help="measure a bare arena as well")
+
+    mooncake = names.add_parser(
+        "mooncake",
+        help="the same over Mooncake's Transfer Engine and TCP, with its own best beside it",
+    )
+    mooncake.add_argument(
+        "--modes",
+        type=_modes_or_none,
+        default=list(MOONCAKE_MODES),
+        metavar="MODE,…",
+        help=f"streams, of {', '.join(MODES)}, or none (default: {','.join(MOONCAKE_MODES)})",
+    )
+    for name in (shm, mooncake):
+        name.add_argument(
+            "--sizes",
+            type=_sizes,
+            default=list(SIZES.values()),
+            metavar="SIZE,…",
+            help="payload sizes, such as 4K,1M,186M (default: %(metavar)s of 4K to 186M)",
+        )
+        name.add_argument(
+            "--rounds", type=_positive, default=5, help="alternating rounds (default: 5)"
+        )
+        name.add_argument(
+            "--scale", type=float, default=1.0, help="factor on the iterations of a round"
+        )
+        name.add_argument("--peer", metavar="PATH", help="the peer's wheel, or the folder it is in")
+        name.add_argument(
+            "--pin",
+            action="store_true",
+            help="each process on a core of its own, on a busy machine",
+        )
 
     streams = names.add_parser("streams", help="chunk streams against the peer's chunk adapter")
     streams.add_argument(
@@ -74,14 +95,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     load = names.add_parser("load", help="time to read and check a deploy file")
     load.add_argument("--stages", type=_positive, default=12, help="(default: 12)")
 
-    for name in (shm, streams, ticker):
+    for name in (shm, mooncake, streams, ticker):
         name.add_argument(
             "--loop",
             choices=("asyncio", "uvloop", "both"),
             default="both",
             help="event loops to try (default: both, where uvloop is installed)",
         )
-    for name in (shm, streams, ticker, parked, load):
+    for name in (shm, mooncake, streams, ticker, parked, load):
         name.add_argument(
             "--json",
             action="store_true",
@@ -118,18 +139,32 @@ def _loops(choice: str) -> tuple[str, ...]:
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from . import compare, load, parked, stream_figures, streams, ticker
+    from . import compare, contest, load, mooncake, parked, stream_figures, streams, ticker
 
     figures: Any
     if arguments.benchmark == "shm":
         figures, result = (
             compare,
             compare.run(
+                contest.SHM,
                 arguments.sizes,
                 rounds=arguments.rounds,
                 scale=arguments.scale,
                 peer=arguments.peer,
                 floor=arguments.floor,
+                pin=arguments.pin,
+                loops=_loops(arguments.loop),
+            ),
+        )
+    elif arguments.benchmark == "mooncake":
+        figures, result = (
+            mooncake,
+            mooncake.run(
+                arguments.sizes,
+                arguments.modes,
+                rounds=arguments.rounds,
+                scale=arguments.scale,
+                peer=arguments.peer,
                 pin=arguments.pin,
                 loops=_loops(arguments.loop),
             ),
@@ -171,6 +206,10 @@ def _modes(text: str) -> list[str]:
     if not set(modes) <= set(MODES):
         raise ValueError(text)
     return modes
+
+
+def _modes_or_none(text: str) -> list[str]:
+    return [] if text == NO_STREAMS else _modes(text)
 
 
 def _positive(text: str) -> int:

@@ -1,6 +1,6 @@
-"""``bench shm``: this library and the peer's shared-memory connector, side by side in one run.
+"""One-way times of this library and of the peer, side by side in one run: ``bench shm``, ``bench mooncake``.
 
-In: sizes, rounds, the peer's wheel. Out: one-way times, ratios and goals.
+In: a contest, sizes, rounds, the peer's wheel. Out: one-way times, ratios and goals.
 Never: measures sides one after the other; a round asks each side for each size, so noise hits all alike.
 """
 
@@ -8,57 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from ..free_ports import FreePorts
 from . import peer as peer_wheel
-from .figures import Goal, duration, machine, summary, table
-from .payload import SIZES, size_name
+from .contest import MEMCPY, Contest, Side
+from .figures import Goal, Summary, duration, machine, summary, table
+from .payload import size_name
 from .workers import Worker, Workers
 
-FASTER = {
-    SIZES["4K"]: 3.0,
-    SIZES["64K"]: 3.0,
-    SIZES["1M"]: 12.0,
-    SIZES["16M"]: 20.0,
-    SIZES["186M"]: 28.0,
-}
-"""How many times faster than the peer a value is to be, by its size."""
-IN_PLACE_FASTER = {SIZES["186M"]: 500.0}
-"""The same for a value built in place."""
-OVER_MEMCPY = {SIZES["186M"]: 1.3}
-"""How many times as long as one warm copy of the same bytes a value may take."""
-
-
-class Side(NamedTuple):
-    """One line of the table."""
-
-    name: str
-    program: str
-    mode: str
-    loop: str = "asyncio"
-
-    @property
-    def pair(self) -> tuple[str, str]:
-        """Sides with the same pair share their two processes."""
-        return self.program, self.loop
-
-
-OURS = Side("ours, asyncio", "sides.ours", "copy")
-IN_PLACE = Side("ours, asyncio, built in place", "sides.ours", "place")
-HANDED = Side("peer, metadata handed over", "sides.peer", "handed")
-SIDES = (
-    OURS,
-    IN_PLACE,
-    Side("ours, asyncio, tensor from empty()", "sides.ours", "empty"),
-    Side("ours, uvloop", "sides.ours", "copy", "uvloop"),
-    Side("ours, uvloop, built in place", "sides.ours", "place", "uvloop"),
-    HANDED,
-    Side("peer, polled every 1 ms", "sides.peer", "polled"),
-)
-FLOOR = (
-    Side("bare arena, one copy", "sides.bare", "copy"),
-    Side("bare arena, in place", "sides.bare", "place"),
-)
+Series = dict[tuple[Side, int], dict[str, list[int]]]
+"""Of each side and size: nanoseconds by what was timed."""
 
 
 def count_for(nbytes: int, scale: float) -> int:
@@ -70,6 +30,7 @@ def count_for(nbytes: int, scale: float) -> int:
 
 
 def run(
+    contest: Contest,
     sizes: Sequence[int],
     *,
     rounds: int = 5,
@@ -88,14 +49,14 @@ def run(
     wheel = peer_wheel.find(peer) if peer else None
     sides = [
         side
-        for side in (*SIDES, *(FLOOR if floor else ()))
+        for side in (*contest.sides, *(contest.floor if floor else ()))
         if (wheel is not None if side.program == "sides.peer" else side.loop in loops)
     ]
     ours = _ours(sides, "copy")
-    series: dict[tuple[Side, int], dict[str, list[int]]] = {}
+    series: Series = {}
     memcpy: dict[int, list[int]] = {nbytes: [] for nbytes in sizes}
     before = machine()
-    with Workers() as workers:
+    with FreePorts() as ports, Workers() as workers:
         pairs: dict[tuple[str, str], tuple[Worker, Worker]] = {}
         for side in sides:
             if side.pair not in pairs:
@@ -105,6 +66,8 @@ def run(
                         "loop": side.loop,
                         "namespace": f"bench-{os.getpid()}-{side.loop}",
                         "peer": peer,
+                        "connector": contest.connector,
+                        "port": ports.of(side.pair),
                     },
                     pin=pin,
                 )
@@ -124,7 +87,42 @@ def run(
                         "memcpy": count if side is ours else 0,
                     }
                     _one(pairs[side.pair], batch, series.setdefault((side, nbytes), {}), memcpy)
-    return _result(sides, sizes, series, memcpy, wheel, before, rounds, pin)
+    rows = [
+        {
+            "side": side.name,
+            "nbytes": nbytes,
+            **{what: summary(values).as_dict() for what, values in series[side, nbytes].items()},
+        }
+        for side in sides
+        for nbytes in sizes
+    ]
+    copies = {nbytes: summary(values) for nbytes, values in memcpy.items() if values}
+    times = {
+        (side.name, nbytes): summary(series[side, nbytes]["one_way"])
+        for side in sides
+        for nbytes in sizes
+    } | {(MEMCPY, nbytes): copy for nbytes, copy in copies.items()}
+    return {
+        "benchmark": contest.benchmark,
+        "peer": wheel.title(contest.connector) if wheel else None,
+        "machine": before,
+        "rounds": rounds,
+        "pinned": pin,
+        "rows": rows,
+        "memcpy": [{"nbytes": nbytes, **copy.as_dict()} for nbytes, copy in copies.items()],
+        "ratios": [
+            {
+                "side": side.name,
+                "nbytes": nbytes,
+                "times_faster_than_peer": times[side.rival, nbytes].median
+                / times[side.name, nbytes].median,
+            }
+            for side in sides
+            for nbytes in sizes
+            if (side.rival, nbytes) in times
+        ],
+        "goals": [goal.as_dict() for goal in _goals(contest, sides, sizes, times)],
+    }
 
 
 def _ours(sides: Sequence[Side], mode: str) -> Side | None:
@@ -150,68 +148,30 @@ def _one(
     memcpy[batch["nbytes"]] += sent.get("memcpy", [])
 
 
-def _result(
+def _goals(
+    contest: Contest,
     sides: Sequence[Side],
     sizes: Sequence[int],
-    series: dict[tuple[Side, int], dict[str, list[int]]],
-    memcpy: dict[int, list[int]],
-    wheel: peer_wheel.Peer | None,
-    before: dict[str, Any],
-    rounds: int,
-    pin: bool,
-) -> dict[str, Any]:
-    rows: list[dict[str, Any]] = [
-        {
-            "side": side.name,
-            "nbytes": nbytes,
-            **{what: summary(values).as_dict() for what, values in series[side, nbytes].items()},
-        }
-        for side in sides
-        for nbytes in sizes
-    ]
-    medians = {(row["side"], row["nbytes"]): row["one_way"]["median_us"] for row in rows}
-    copies = {nbytes: summary(values) for nbytes, values in memcpy.items()}
+    times: dict[tuple[str, int], Summary],
+) -> list[Goal]:
     goals = []
     for nbytes in sizes:
-        for side, wanted, what in (
-            (_ours(sides, "copy"), FASTER, "faster than the peer"),
-            (_ours(sides, "place"), IN_PLACE_FASTER, "faster than the peer, built in place"),
-        ):
-            if wheel and side and nbytes in wanted:
-                ratio = medians[HANDED.name, nbytes] / medians[side.name, nbytes]
-                goals.append(
-                    Goal(f"{size_name(nbytes)} {what}", "at least", wanted[nbytes], ratio, "times")
-                )
-        ours = _ours(sides, "copy")
-        if ours and nbytes in OVER_MEMCPY:
-            ratio = medians[ours.name, nbytes] / copies[nbytes].median
-            name = f"{size_name(nbytes)} against one warm memcpy"
-            goals.append(Goal(name, "at most", OVER_MEMCPY[nbytes], ratio, "times"))
-    return {
-        "benchmark": "shm",
-        "peer": wheel.title if wheel else None,
-        "machine": before,
-        "rounds": rounds,
-        "pinned": pin,
-        "rows": rows,
-        "memcpy": [{"nbytes": nbytes, **copies[nbytes].as_dict()} for nbytes in sizes],
-        "ratios": [
-            {
-                "side": side.name,
-                "nbytes": nbytes,
-                "times_faster_than_peer": medians[HANDED.name, nbytes] / medians[side.name, nbytes],
-            }
-            for side in sides
-            if wheel and side is not HANDED
-            for nbytes in sizes
-        ],
-        "goals": [goal.as_dict() for goal in goals],
-    }
+        for wanted in contest.wanted:
+            ours = _ours(sides, wanted.mode)
+            other = times.get((wanted.against, nbytes))
+            if wanted.nbytes != nbytes or ours is None or other is None:
+                continue
+            figures = (times[ours.name, nbytes], other)
+            here, there = (each.best if wanted.best else each.median for each in figures)
+            ratio = there / here if wanted.sense == "at least" else here / there
+            name = f"{size_name(nbytes)} {wanted.what}"
+            goals.append(Goal(name, wanted.sense, wanted.times, ratio, "times"))
+    return goals
 
 
 def report(result: dict[str, Any]) -> str:
     """The result for people."""
-    sizes = [copy["nbytes"] for copy in result["memcpy"]]
+    sizes = list(dict.fromkeys(row["nbytes"] for row in result["rows"]))
     header = ["one way, median / p99", *map(size_name, sizes)]
     names = list(dict.fromkeys(row["side"] for row in result["rows"]))
     cells = {
@@ -221,15 +181,9 @@ def report(result: dict[str, Any]) -> str:
         for row in result["rows"]
     }
     rows = [[name, *(cells[name, nbytes] for nbytes in sizes)] for name in names]
-    rows.append(
-        [
-            "one warm memcpy",
-            *(
-                f"{duration(copy['median_us'])} / {duration(copy['p99_us'])}"
-                for copy in result["memcpy"]
-            ),
-        ]
-    )
+    if result["memcpy"]:
+        copies = (f"{duration(c['median_us'])} / {duration(c['p99_us'])}" for c in result["memcpy"])
+        rows.append([MEMCPY, *copies])
     lines = [table(header, rows)]
     if result["peer"]:
         times = {
@@ -239,7 +193,7 @@ def report(result: dict[str, Any]) -> str:
         rows = [
             [name, *(times[name, nbytes] for nbytes in sizes)]
             for name in names
-            if name != HANDED.name
+            if (name, sizes[0]) in times
         ]
         lines += [
             "",

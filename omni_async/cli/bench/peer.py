@@ -1,4 +1,4 @@
-"""vLLM-Omni's SharedMemoryConnector and its chunk adapter, unmodified, without the engine around them.
+"""vLLM-Omni's connectors and its chunk adapter, unmodified, without the engine around them.
 
 In: the published wheel, or a folder it was unpacked to. Out: their classes.
 Never: changes a file of the wheel; every module that gets loaded is compared with the wheel's own hashes.
@@ -21,11 +21,20 @@ import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...model import Role
+from ..on_this_host import LOOPBACK
 from .peer_request import ConstantList, Request, RequestStatus, quiet
 
 VERSION = "0.30.0"
-CONNECTOR = "vllm_omni.distributed.omni_connectors.connectors.shm_connector"
+SHM = "SharedMemoryConnector"
+MOONCAKE = "MooncakeTransferEngineConnector"
+CONNECTORS = {
+    SHM: "vllm_omni.distributed.omni_connectors.connectors.shm_connector",
+    MOONCAKE: "vllm_omni.distributed.omni_connectors.connectors.mooncake_transfer_engine_connector",
+}
+"""Class and module; the class is called as in a deploy YAML."""
 ADAPTER = "vllm_omni.distributed.omni_connectors.transfer_adapter.chunk_transfer_adapter"
+SERIALIZATION = "vllm_omni.distributed.omni_connectors.utils.serialization"
 
 PACKAGES = (
     "vllm_omni",
@@ -78,16 +87,16 @@ class Peer(NamedTuple):
     hashes: dict[str, str]
     """Of each file in the wheel, by its path there."""
 
-    @property
-    def title(self) -> str:
-        return f"SharedMemoryConnector of {self._told({*STAND_INS, *OPTIONAL_STAND_INS})}"
+    def title(self, connector: str) -> str:
+        return f"{connector} of {self._told(connector, {*STAND_INS, *OPTIONAL_STAND_INS})}"
 
-    @property
-    def adapter_title(self) -> str:
+    def adapter_title(self, connector: str) -> str:
         stand_ins = {*STAND_INS, *OPTIONAL_STAND_INS, *ADAPTER_STAND_INS}
-        return f"OmniChunkTransferAdapter over SharedMemoryConnector of {self._told(stand_ins)}"
+        return f"OmniChunkTransferAdapter over {connector} of {self._told(connector, stand_ins)}"
 
-    def _told(self, stand_ins: set[str]) -> str:
+    def _told(self, connector: str, stand_ins: set[str]) -> str:
+        if connector == MOONCAKE:
+            stand_ins = stand_ins | {"Tensor.pin_memory where there is no CUDA"}
         names = ", ".join(
             sorted(stand_ins - {"vllm", "vllm.distributed", "vllm.v1", "vllm.v1.metrics"})
         )
@@ -122,27 +131,70 @@ def find(place: str) -> Peer:
     return Peer(str(path / "vllm_omni"), VERSION, hashes)
 
 
-def connector(peer: Peer) -> Any:
-    """The connector class, imported into this process.
+def connector(peer: Peer, name: str = SHM) -> Any:
+    """The connector class of that name, imported into this process.
 
     Raises:
         PeerUnavailable: a module of it differs from the published wheel or cannot be imported.
     """
+    _pins_where_it_can(name)
     # the connector imports the second at its first put; loaded here so that its hash is checked too
     serialization = "vllm_omni.distributed.omni_connectors.utils.serialization"
-    return _load(peer, CONNECTOR, serialization).SharedMemoryConnector
+    return getattr(_load(peer, CONNECTORS[name], serialization), name)
 
 
-def chunk_adapter(peer: Peer) -> Any:
-    """The class of its chunk adapter, imported into this process.
+def serializer(peer: Peer) -> Any:
+    """The ``serialize`` and ``deserialize`` of its object format, imported into this process.
+
+    Raises:
+        PeerUnavailable: a module of it differs from the published wheel or cannot be imported.
+    """
+    return _load(peer, SERIALIZATION).OmniSerializer
+
+
+def extra_of(name: str, role: Role, port: int, pool: int) -> dict[str, Any]:
+    """The settings of one end of such a connector, on this host and without hardware of its own."""
+    if name == SHM:
+        return {}
+    return {
+        "host": LOOPBACK,
+        "zmq_port": port,
+        "protocol": "tcp",
+        "memory_pool_size": pool,
+        "memory_pool_device": "cpu",
+        "role": role,
+        "from_stage": 0,
+        "sender_host": LOOPBACK,
+        "sender_zmq_port": port,
+    }
+
+
+def chunk_adapter(peer: Peer, over: str = SHM, stage: int = 0) -> Any:
+    """The class of its chunk adapter over a connector of that name, for a process of that stage.
 
     Raises:
         PeerUnavailable: a module of it differs from the published wheel or cannot be imported.
     """
     for name, contents in ADAPTER_STAND_INS.items():
         _stand_in(name, contents)
+    _pins_where_it_can(over)
     serialization = "vllm_omni.distributed.omni_connectors.utils.serialization"
-    return _load(peer, ADAPTER, CONNECTOR, serialization).OmniChunkTransferAdapter
+    module = CONNECTORS[over]
+    adapter = _load(peer, ADAPTER, module, serialization).OmniChunkTransferAdapter
+    if over == MOONCAKE:  # the adapter asks its connector for it, and this one does not say
+        getattr(sys.modules[module], over).stage_id = stage
+    return adapter
+
+
+def _pins_where_it_can(name: str) -> None:
+    """PyTorch without CUDA pins nothing; the pool is then ordinary memory, as ours is."""
+    if name == MOONCAKE:
+        import torch
+
+        try:
+            torch.empty(1).pin_memory()
+        except RuntimeError:
+            torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[method-assign]
 
 
 def _load(peer: Peer, wanted: str, *besides: str) -> Any:

@@ -61,11 +61,13 @@ def row(side: str, mode: str, batches: Sequence[dict[str, Any]]) -> dict[str, An
     }
 
 
-def goals(rows: Sequence[dict[str, Any]], ours: str, peer: str) -> list[Goal]:
+def goals(
+    rows: Sequence[dict[str, Any]], ours: str, peer: str, wanted_all: Sequence[Wanted] = WANTED
+) -> list[Goal]:
     """What is wanted of ``ours``; against the peer only where it was measured."""
     found = {(row["side"], row["mode"]): row for row in rows}
     out = []
-    for wanted in WANTED:
+    for wanted in wanted_all:
         mine, its = found.get((ours, wanted.mode)), found.get((peer, wanted.mode))
         if mine is None:
             continue

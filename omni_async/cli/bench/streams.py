@@ -1,4 +1,4 @@
-"""``bench streams``: this library's streams and the peer's chunk adapter, side by side in one run.
+"""Streams of this library and the peer's chunk adapter, side by side: ``bench streams``, ``bench mooncake``.
 
 In: modes, rounds, the peer's wheel. Out: times from the producer's call to the usable tensor, rates, CPU.
 Never: measures sides one after the other; a round asks each side for each mode, so noise hits all alike.
@@ -10,9 +10,10 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ..free_ports import FreePorts
 from . import peer as peer_wheel
 from .figures import machine
-from .stream_figures import goals, row
+from .stream_figures import WANTED, Wanted, goals, row
 from .workers import Worker, Workers
 
 
@@ -77,12 +78,16 @@ def run(
     scale: float = 1.0,
     peer: str | None = None,
     loops: Sequence[str] = ("asyncio", "uvloop"),
+    connector: str = peer_wheel.SHM,
+    wanted: Sequence[Wanted] = WANTED,
 ) -> dict[str, Any]:
     """Measure; see :func:`.stream_figures.report` for what the result says to people.
 
     Args:
         modes: names of :data:`MODES`.
         scale: factor on the number of streams and on the seconds of idling.
+        connector: what both go over.
+        wanted: goals.
 
     Raises:
         PeerUnavailable: ``peer`` was given and is no usable wheel.
@@ -92,12 +97,17 @@ def run(
     sides = [side for side in SIDES if (wheel if side is PEER else side.loop in loops)]
     before = machine()
     batches: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    with Workers() as workers:
+    with FreePorts() as ports, Workers() as workers:
         pairs: dict[tuple[str, str], tuple[Worker, Worker]] = {}
         for side in sides:
             if side.pair not in pairs:
                 namespace = f"bench-{side.program}-{os.getpid()}-{side.loop}"
-                job = {"program": side.program, "loop": side.loop, "namespace": namespace}
+                job: dict[str, Any] = {
+                    "program": side.program,
+                    "loop": side.loop,
+                    "namespace": namespace,
+                }
+                job |= {"connector": connector, "port": ports.of(side.pair)}
                 pairs[side.pair] = workers.pair({**job, "peer": peer})
         for pair in pairs.values():
             for worker in pair:
@@ -112,11 +122,11 @@ def run(
     rows = [row(side, mode, series) for (side, mode), series in batches.items()]
     return {
         "benchmark": "streams",
-        "peer": wheel.adapter_title if wheel else None,
+        "peer": wheel.adapter_title(connector) if wheel else None,
         "machine": before,
         "rounds": rounds,
         "rows": rows,
-        "goals": [goal.as_dict() for goal in goals(rows, sides[0].name, PEER.name)],
+        "goals": [goal.as_dict() for goal in goals(rows, sides[0].name, PEER.name, wanted)],
     }
 
 

@@ -19,6 +19,7 @@ from .line import Line, LineClosed
 PROGRAMS = (
     "sides.ours",
     "sides.bare",
+    "sides.engine",
     "sides.peer",
     "sides.stream_adapter",
     "sides.stream_ours",

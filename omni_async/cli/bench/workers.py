@@ -22,6 +22,10 @@ ANSWER_TIMEOUT = 300.0
 """Seconds; a worker that says nothing for so long has hung."""
 
 
+QUIET = {"MC_LOG_LEVEL": "ERROR", "GLOG_minloglevel": "3"}
+"""An engine's own words are not to slow anybody down."""
+
+
 class WorkerFailed(RuntimeError):
     """A worker process ended or hung; the text holds the end of its stderr."""
 
@@ -42,6 +46,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
+                env={**QUIET, **os.environ},
             )
         self.line.send(job)
 

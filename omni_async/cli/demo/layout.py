@@ -13,6 +13,7 @@ from omni_async import BackendUnavailable, ConfigError, Deploy, FrameChunker
 from omni_async.deploy import Wire
 
 from ... import registry
+from ...abc import DirectBackend
 
 NAMES = ("Thinker", "Talker", "Code2Wav")
 CARGO = ("hidden states", "codec frames")
@@ -61,6 +62,24 @@ class Layout(NamedTuple):
         """What lies over the deploy file when none of them streams; a stage may say it for itself."""
         stages = [{"stage_id": id, "async_chunk": False} for id in self.stages]
         return {"async_chunk": False, "stages": stages}
+
+    async def check_backends(self) -> None:
+        """See that every edge's backend can run here. Cancellation: safe.
+
+        Raises:
+            BackendUnavailable: a package, library or device is missing.
+            ConfigError: options do not fit this machine.
+        """
+        for wire in self.wires:
+            backend = registry.backend_for(wire.sender.name)
+            if isinstance(backend, DirectBackend):
+                try:
+                    await backend.prepare(wire.sender.settings, "sender")
+                except BackendUnavailable as error:
+                    how = f"; {error.remedy}" if error.remedy else ""
+                    raise BackendUnavailable(
+                        f"{wire.name}: {error}{how}", backend=error.backend, remedy=error.remedy
+                    ) from error
 
     def name(self, stage: str) -> str:
         """What a stage is called by its part."""

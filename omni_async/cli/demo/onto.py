@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pydantic
-
 from omni_async import ConfigError, Deploy
 from omni_async.deploy import Wire
 
@@ -20,10 +18,7 @@ from ...deploy.environment import escaped
 from ...deploy.mistakes import hint
 from ...deploy.ports import stage_number
 from ..free_ports import FreePorts
-
-LOOPBACK = "127.0.0.1"
-EVERYWHERE = {"protocol": "tcp"}
-"""Options that let a backend run without hardware of its own, where it has them."""
+from ..on_this_host import LOOPBACK, anywhere
 
 
 def onto(backend: str, deploy: Deploy, ports: FreePorts) -> dict[str, Any]:
@@ -56,19 +51,8 @@ def onto(backend: str, deploy: Deploy, ports: FreePorts) -> dict[str, Any]:
 
 def _extra(model: type[Options], wire: Wire) -> dict[str, Any]:
     written = wire.sender.options
-    extra = {key: written[key] for key in Options.model_fields if key in written}
-    for key, value in EVERYWHERE.items():
-        if key in model.model_fields and _takes(model, key, value):
-            extra[key] = value
-    return {**extra, **wire.sender.knobs}
-
-
-def _takes(model: type[Options], key: str, value: Any) -> bool:
-    try:
-        model.model_validate({key: value})
-    except pydantic.ValidationError:
-        return False
-    return True
+    kept = {key: written[key] for key in Options.model_fields if key in written}
+    return {**kept, **anywhere(model), **wire.sender.knobs}
 
 
 def together(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

@@ -93,7 +93,13 @@ class Run:
         self._changed = changed
 
     async def result(self) -> Result:
-        """Run it all. Cancellation: safe; every process is ended and half-written files removed."""
+        """Run it all. Cancellation: safe; every process is ended and half-written files removed.
+
+        Raises:
+            BackendUnavailable: an edge's backend cannot run here; nothing was started.
+            DemoFailed: a process ended before it was done.
+        """
+        await self.layout.check_backends()
         made = not self.options.output.exists()
         try:
             self.work.mkdir(parents=True)

@@ -3,8 +3,9 @@
 In: batches asked for on the control line. Out: when each call began and each value was usable.
 Never: polls, holds a delivery across iterations.
 
-Modes: ``copy`` puts a tensor that lies in ordinary memory; ``place`` builds the whole value in
-``allocate()``d memory; ``empty`` builds the dictionary's tensor by ``empty()``. Building is not timed.
+Modes: ``copy`` puts a dictionary with a tensor that lies in ordinary memory, ``tensor`` that tensor alone;
+``place`` builds the whole value in ``allocate()``d memory; ``empty`` builds the dictionary's tensor by
+``empty()``. Building is not timed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 
 import omni_async
 
+from ....model import Role
+from ...on_this_host import extra_here
 from ..line import Line
 from ..payload import WIDTH, check, hidden_states, stamp, touch, value
 
@@ -29,17 +32,23 @@ async def work(line: Line, friends: list[socket.socket], job: dict[str, Any]) ->
     role = job["role"]
     friend = friends[0]
     friend.setblocking(False)
-    async with omni_async.open_transport(
-        {"name": "SharedMemoryConnector", "extra": job.get("extra", {})},
-        role="sender" if role == "producer" else "receiver",
-        stage="0" if role == "producer" else "1",
-        namespace=job["namespace"],
-    ) as transport:
+    async with opened(job) as transport:
         await line.send_async({"ready": True})
         while True:
             batch = await line.receive_async()
             serve = produce if role == "producer" else consume
             await line.send_async(await serve(transport, friend, batch))
+
+
+def opened(job: dict[str, Any]) -> Any:
+    """This end of the edge, to be entered."""
+    role: Role = "sender" if job["role"] == "producer" else "receiver"
+    return omni_async.open_transport(
+        {"name": job["connector"], "extra": extra_here(job["connector"], role, job["port"])},
+        role=role,
+        stage="0" if role == "sender" else "1",
+        namespace=job["namespace"],
+    )
 
 
 async def produce(transport: Any, friend: socket.socket, batch: dict[str, Any]) -> dict[str, Any]:
@@ -65,6 +74,8 @@ async def build(transport: Any, source: Any, mode: str) -> Any:
         buffer = await transport.allocate(source.nbytes)
         buffer.as_tensor(source.dtype, tuple(source.shape)).copy_(source)
         return buffer
+    if mode == "tensor":
+        return source
     if mode == "empty":
         hidden = await transport.empty((source.shape[0], WIDTH), source.dtype)
         return value(hidden.copy_(source))

@@ -3,8 +3,8 @@
 In: batches asked for on the control line. Out: when each call began and each value was usable.
 Never: touches the peer's insides.
 
-Modes: ``handed`` carries put's metadata to the consumer over a Unix socket, its fastest way;
-``polled`` asks for the key every millisecond, as its chunk adapter does.
+Modes: ``handed`` carries put's metadata to the consumer over a Unix socket, its fastest way; ``tensor`` does the
+same with a tensor as the whole value; ``polled`` asks for the key every millisecond, as its chunk adapter does.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import Any
 
 from ..line import Line
 from ..payload import check, hidden_states, stamp, touch, value
-from ..peer import connector, find
+from ..peer import connector, extra_of, find
 
+POOL = 1 << 30
+"""Bytes of its pool, the default; touched before anything is measured, as ours is by its warm-up."""
 POLL = 0.001
 """Seconds between two questions, the back-off of the peer's adapter."""
 
@@ -28,7 +30,11 @@ def work(line: Line, friends: list[socket.socket], job: dict[str, Any]) -> None:
 
     torch.set_num_threads(1)
     producer = job["role"] == "producer"
-    side = connector(find(job["peer"]))({"stage_id": 0 if producer else 1})
+    name = job["connector"]
+    extra = extra_of(name, "sender" if producer else "receiver", job["port"], POOL)
+    side = connector(find(job["peer"]), name)({"stage_id": 0 if producer else 1, **extra})
+    if extra:
+        side.pool.zero_()
     friend = Line(friends[0])
     line.send({"ready": True})
     while True:
@@ -41,13 +47,13 @@ def produce(side: Any, friend: Line, batch: dict[str, Any]) -> dict[str, Any]:
     begun, put = [], []
     for index in range(batch["warmup"] + batch["count"]):
         stamp(source, index)
-        payload = value(source)
+        payload = source if batch["mode"] == "tensor" else value(source)
         start = now()
         done, _, metadata = side.put("0", "1", f"{batch['name']}-{index}", payload)
         end = now()
         if not done:
             raise RuntimeError(f"the peer's put of {batch['name']}-{index} failed")
-        if batch["mode"] == "handed":
+        if batch["mode"] != "polled":
             friend.send(metadata)
         begun.append(start)
         put.append(end - start)
@@ -61,17 +67,22 @@ def consume(side: Any, friend: Line, batch: dict[str, Any]) -> dict[str, Any]:
     usable, touched = [], []
     for index in range(total):
         key = f"{batch['name']}-{index}"
-        if batch["mode"] == "handed":
+        if batch["mode"] != "polled":
             result = side.get("0", "1", key, friend.receive())
         else:
             while (result := side.get("0", "1", key)) is None:
                 time.sleep(POLL)
         received = result[0]
         end = now()
+        buffer = None
+        if not isinstance(received, dict) and hasattr(received, "release"):
+            buffer, received = received, received.tensor
         touch(received)
         usable.append(end)
         touched.append(now() - end)
         check(received, reference, index, whole=index in (0, total - 1))
         del received, result
+        if buffer is not None:
+            buffer.release()
         friend.send(None)
     return {"usable": usable, "touch": touched}

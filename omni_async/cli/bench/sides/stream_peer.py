@@ -16,9 +16,11 @@ from typing import Any
 
 from ..chunks import check, cpu_seconds, settle, tensors
 from ..line import Line
-from ..peer import chunk_adapter, find
+from ..peer import chunk_adapter, extra_of, find
 from ..peer_request import Request
 
+POOL = 256 << 20
+"""Bytes of its pool, many times what is under way."""
 STALLED = 60.0
 """Seconds without a chunk after which the run has failed."""
 
@@ -37,8 +39,9 @@ def work(line: Line, friends: list[socket.socket], job: dict[str, Any]) -> None:
     import torch
 
     torch.set_num_threads(1)
-    adapter = chunk_adapter(find(job["peer"]))
-    side = Producer(adapter) if job["role"] == "producer" else Consumer(adapter)
+    producer = job["role"] == "producer"
+    adapter = chunk_adapter(find(job["peer"]), job["connector"], 0 if producer else 1)
+    side = Producer(adapter, job) if producer else Consumer(adapter, job)
     settle()
     line.send({"ready": True})
     while True:
@@ -55,14 +58,16 @@ def work(line: Line, friends: list[socket.socket], job: dict[str, Any]) -> None:
             line.send(side.close())
 
 
-def settings(stage: int, streams: int) -> Any:
+def settings(job: dict[str, Any], streams: int) -> Any:
     """As much of vLLM's configuration as the adapter reads."""
-    producer = stage == 0
+    producer = job["role"] == "producer"
+    name = job["connector"]
+    extra = extra_of(name, "sender" if producer else "receiver", job["port"], POOL)
     model = types.SimpleNamespace(
-        stage_id=stage,
+        stage_id=0 if producer else 1,
         worker_type="generation",
         async_chunk=True,
-        stage_connector_config={"name": "SharedMemoryConnector", "extra": {}},
+        stage_connector_config={"name": name, "extra": extra},
         custom_process_next_stage_input_func=f"{__name__}.build" if producer else None,
     )
     scheduler = types.SimpleNamespace(max_num_seqs=streams)
@@ -74,8 +79,9 @@ class Half:
 
     _adapter: Any
 
-    def __init__(self, adapter: Any) -> None:
+    def __init__(self, adapter: Any, job: dict[str, Any]) -> None:
         self._new_adapter = adapter
+        self._job = job
         self._tensors = tensors()
 
     def close(self) -> dict[str, Any]:
@@ -88,7 +94,7 @@ class Producer(Half):
 
     def open(self, batch: dict[str, Any]) -> dict[str, Any]:
         self._batch = batch
-        self._adapter = self._new_adapter(settings(0, batch["streams"]))
+        self._adapter = self._new_adapter(settings(self._job, batch["streams"]))
         self._requests = [Request(f"{batch['name']}-{i}") for i in range(batch["streams"])]
         return {}
 
@@ -128,7 +134,7 @@ class Consumer(Half):
 
     def open(self, batch: dict[str, Any]) -> dict[str, Any]:
         self._batch = batch
-        self._adapter = self._new_adapter(settings(1, batch["streams"]))
+        self._adapter = self._new_adapter(settings(self._job, batch["streams"]))
         self._ready = self._adapter._finished_load_reqs = Ready()
         self._requests = [Request(f"{batch['name']}-{i}") for i in range(batch["streams"])]
         for request in self._requests:

@@ -15,6 +15,7 @@ import omni_async
 
 from ..chunks import cpu_seconds, settle
 from ..line import Line
+from .ours import opened
 
 
 class StreamSide(Protocol):
@@ -31,13 +32,7 @@ async def edge_of(job: dict[str, Any]) -> AsyncIterator[omni_async.Edge]:
     import torch
 
     torch.set_num_threads(1)
-    producer = job["role"] == "producer"
-    async with omni_async.open_transport(
-        "shm",
-        role="sender" if producer else "receiver",
-        stage="0" if producer else "1",
-        namespace=job["namespace"],
-    ) as transport:
+    async with opened(job) as transport:
         yield transport.edge("0", "1")
 
 
