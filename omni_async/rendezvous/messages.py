@@ -28,6 +28,7 @@ Segment    writer          a boundary inside a stream that goes on
 End        writer          the stream is over: finished, or aborted with a reason
 Credit     reader          so many chunks of this stream may be sent, all in all
 Ping       both            a sign of life
+Heard      both            (between hosts) how much of what you said has been taken here
 Bye        both            orderly end; ``held`` are operations whose memory is still read
 =========  ==============  =================================================================
 """
@@ -215,6 +216,11 @@ class End(Item, tag=18):
     """Why it was aborted; ``None`` when it has finished."""
 
 
+class Heard(Message, tag=19):
+    taken: int
+    """Since the line began, in the units of its window: said late or twice it changes nothing."""
+
+
 AnyMessage = (
     Hello
     | Regions
@@ -234,6 +240,7 @@ AnyMessage = (
     | Chunk
     | Segment
     | End
+    | Heard
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -67,7 +67,7 @@ class ReadySocket:
         self._get: Callable[[int], Any] = get
         self._fd: int = get(zmq.FD)
         self._loop.add_reader(self._fd, self.look)
-        self._look_soon()  # what has come before this was told to nobody
+        self.look_soon()  # what has come before this was told to nobody
 
     @property
     def open(self) -> bool:
@@ -87,7 +87,7 @@ class ReadySocket:
             send(frame, _MORE)
         send(frames[-1], _NOW)
         if not self._looking:
-            self._look_soon()
+            self.look_soon()
 
     # -- receiving -------------------------------------------------------------------------------
 
@@ -108,10 +108,10 @@ class ReadySocket:
                 if self.busy or self._fd < 0:
                     return
             else:
-                self._look_soon()
+                self.look_soon()
                 return
         except BaseException:
-            self._look_soon()  # messages behind this one must not wait for another to come
+            self.look_soon()  # messages behind this one must not wait for another to come
             raise
         finally:
             self._inside = False
@@ -135,9 +135,9 @@ class ReadySocket:
     def resume(self) -> None:
         """Go on after :attr:`busy`, in a later turn of the loop."""
         self.busy = False
-        self._look_soon()
+        self.look_soon()
 
-    def _look_soon(self) -> None:
+    def look_soon(self) -> None:
         if not self._looking:
             self._looking = True
             self._loop.call_soon(self.look)

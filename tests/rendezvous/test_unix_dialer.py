@@ -13,7 +13,7 @@ import pytest
 
 from omni_async.errors import ProtocolError, UsageError
 from omni_async.model import Endpoint
-from omni_async.rendezvous import unix_dialer
+from omni_async.rendezvous import redialer
 from omni_async.rendezvous.unix_channel import UnixChannels, UnixListener
 from tests.rendezvous.lines import Pair, Recorder, hello, pair, want
 
@@ -93,7 +93,7 @@ async def test_back_off_grows_while_lines_do_not_last(
             ends.receiver.channels[-1].close()
             await ends.receiver.next("opened")
         assert time.monotonic() - began > 0.1
-        monkeypatch.setattr(unix_dialer, "_STEADY", 0.0)
+        monkeypatch.setattr(redialer, "_STEADY", 0.0)
         ends.receiver.channels[-1].close()
         assert getattr(ends.dialer, "_delay") <= 0.002  # noqa: B009
         await ends.receiver.next("opened")

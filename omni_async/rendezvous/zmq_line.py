@@ -1,0 +1,326 @@
+"""ZMQ line: one peer behind a zmq socket, from its handshake to its end.
+
+In: messages that came from this peer, words to send. Out: the peer's words and its end, told to a handler.
+Never: blocks, touches a zmq socket, knows whether the socket is its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple, Protocol
+
+from ..abc import Channel, ChannelHandler
+from ..errors import ProtocolError, UsageError
+from .framing import MAX_MESSAGE
+from .heartbeat import Heartbeat
+from .messages import Bye, Heard, Hello, Message, Ping
+from .zmq_window import STEP, Window
+from .zmq_words import END, Waiting, Words, packed, word
+
+_LITTLE = 256 << 10
+"""Bytes that are worth no waiting any more."""
+_LAST_WORDS = 1.0
+"""Seconds between a peer's farewell and the conclusion that its end of the line stays open."""
+_WORDS_PER_TURN = 256
+"""Words taken before others on the loop get their turn."""
+_WORTH_TELLING = 4 << 10
+
+
+class LineOptions(NamedTuple):
+    """Limits of a line; times are seconds."""
+
+    silent_after: float = 2.0
+    peer_timeout: float = 30.0
+    max_message: int = MAX_MESSAGE
+    handshake_timeout: float = 5.0
+
+
+class Post(Protocol):
+    """How a line's messages leave and its socket is looked at."""
+
+    def put(self, body: bytes | bytearray) -> bool:
+        """Send a message now; ``False``: no more is taken for the moment.
+
+        Raises:
+            ConnectionError: the peer is gone.
+        """
+        ...
+
+    def look(self) -> None:
+        """Hand over what has come."""
+        ...
+
+    def wait(self) -> None:
+        """No more messages until :meth:`go_on`: the line has not taken the last one whole."""
+        ...
+
+    def go_on(self) -> None: ...
+
+    def gone(self, line: ZmqLine, error: Exception | None) -> None:
+        """The line is over, whoever ended it; what it sent is still to leave."""
+        ...
+
+
+class ZmqLine(Channel):
+    """A channel over messages to one peer.
+
+    ``ended`` tells the handler of an end that came from the other side or from an error; who calls
+    :meth:`close` or :meth:`detach` is not told of it. A ``ProtocolError`` that the handler raises
+    from ``received`` ends the line with it. ``Ping`` and ``Heard`` are spoken and heard here only.
+
+    Its end proves nothing about engines: their bytes travel on connections of their own.
+    """
+
+    __slots__ = (
+        "_beat", "_handler", "_in_turn", "_last_words", "_loop", "_max_message", "_more", "_mute", "_open",
+        "_post", "_size", "_timer", "_waiting", "_when_written", "_window", "_words", "name", "peer",
+    )  # fmt: skip
+
+    end_proves: ClassVar[bool] = False
+
+    def __init__(
+        self, post: Post, name: str, peer: Hello, handler: ChannelHandler, options: LineOptions
+    ) -> None:
+        self.name = name
+        self.peer = peer
+        self._post = post
+        self._handler = handler
+        self._loop = asyncio.get_running_loop()
+        self._max_message = options.max_message
+        self._window = Window()
+        self._waiting = Waiting(options.max_message)
+        self._beat = Heartbeat(options.silent_after, options.peer_timeout)
+        self._words: Words | None = None
+        """Of a message that has not been taken whole; the rest waits for the next turn of the loop."""
+        self._size = 0
+        self._open = True
+        self._mute = False  # the peer takes no more words
+        self._in_turn = False  # something was sent in this turn of the loop
+        self._when_written: list[Callable[[], None]] = []
+        self._timer = self._loop.call_later(self._beat.period, self._tick)
+        self._last_words: asyncio.TimerHandle | None = None
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """Queue a word; see :class:`Channel`.
+
+        The first one of a turn of the loop is sent at once, those after it together at the turn's end.
+        What the peer has no room for yet waits here, in order.
+
+        Raises:
+            UsageError: the word is longer than the limit, or descriptors are to go with it.
+        """
+        if fds:
+            raise UsageError("descriptors do not travel between hosts")
+        if not self._open or self._mute:
+            return
+        self._beat.said = True
+        if self._in_turn or self._waiting or not self._window.open:
+            self._waiting.add(message)
+            return
+        body = self._waiting.alone(message)
+        if not self._put(body) and self._open and not self._mute:
+            self._waiting.add(message)
+        self._in_turn = True
+        self._loop.call_soon(self._turn_over)
+
+    def send_many(self, messages: Sequence[Message]) -> None:
+        """Queue words that belong together; the first of a turn take the rest along."""
+        if not self._open or self._mute:
+            return
+        self._beat.said = True
+        try:
+            for message in messages:
+                self._waiting.add(message)
+        finally:  # those before one that was refused are not to be overtaken by the next
+            if not self._in_turn:
+                self.flush()
+                self._in_turn = True
+                self._loop.call_soon(self._turn_over)
+
+    def flush(self) -> None:
+        """Send what is queued now, as far as the peer has room for it."""
+        waiting = self._waiting
+        while waiting and self._window.open and self._put(waiting.first):
+            waiting.sent()
+        if self._when_written:
+            self._tell_written()
+
+    def _put(self, body: bytes | bytearray) -> bool:
+        try:
+            if not self._post.put(body):
+                return False
+        except ConnectionError as error:
+            self._mute = True
+            self._waiting.clear()
+            self._loop.call_soon(self._end, error)
+            return False
+        self._window.say(len(body))
+        return True
+
+    def _turn_over(self) -> None:
+        self._in_turn = False
+        self.flush()
+
+    @property
+    def queued(self) -> int:
+        """Bytes accepted and, as far as the peer has told, not taken there."""
+        return self._waiting.nbytes + self._window.outstanding
+
+    def when_written(self, call: Callable[[], None]) -> None:
+        """See :class:`Channel`."""
+        self._when_written.append(call)
+        self._tell_written()
+
+    def _tell_written(self) -> None:
+        if not self._open or self.queued <= _LITTLE:
+            for call in self._when_written:
+                self._loop.call_soon(call)
+            self._when_written.clear()
+
+    # -- receiving -------------------------------------------------------------------------------
+
+    def poll(self) -> None:
+        """See :class:`Channel`."""
+        if self._open:
+            self._post.look()
+
+    def take(self, body: memoryview) -> None:
+        """A message has come for this line."""
+        self._beat.heard = True
+        if not body:
+            self._end(None)
+            return
+        self._words = Words(body, self._max_message)
+        self._size = len(body)
+        self._take_words()
+
+    def broken(self, reason: str) -> None:
+        """What has come is no message of this wire."""
+        self._end(ProtocolError(reason))
+
+    def _take_more(self) -> None:
+        if self._open:
+            self._take_words()
+            if self._words is None:
+                self._post.go_on()
+
+    def _take_words(self) -> None:
+        words, handler = self._words, self._handler
+        assert words is not None
+        try:
+            for _ in range(_WORDS_PER_TURN):
+                if not self._open:
+                    return
+                body = words.next()
+                if body is None:
+                    self._taken()
+                    break
+                message = word(body)
+                if type(message) is Heard:
+                    self._window.hear(message.taken)
+                    if self._waiting or self._when_written:
+                        self.flush()
+                    continue
+                if type(message) is Ping:
+                    continue
+                if type(message) is Hello:
+                    raise ProtocolError("a second Hello on one line")
+                if type(message) is Bye and message.held is None:
+                    self._fall_silent()
+                handler.received(self, message, [])
+            else:
+                self._continue()
+        except ProtocolError as error:
+            self._end(error)
+        except BaseException:
+            # The handler failed over one word; those behind it must not wait for another message.
+            self._continue()
+            raise
+        else:
+            if self._in_turn and self._open:  # else nothing can have been queued
+                self.flush()
+
+    def _taken(self) -> None:
+        """All words of a message have been handed over."""
+        self._words = None
+        self._window.take(self._size)
+        if self._window.untold >= STEP:
+            self._tell_taken()
+
+    def _tell_taken(self) -> None:
+        """Needs no room: what makes room at the other side must not wait for room here."""
+        if self._open and not self._mute:
+            self._beat.said = True
+            self._put(packed(Heard(self._window.tell())))
+
+    def _continue(self) -> None:
+        """Take the words behind in the next turn of the loop."""
+        self._post.wait()
+        self._loop.call_soon(self._take_more)
+
+    def _fall_silent(self) -> None:
+        """The peer takes no words any more; its end of the line is about to come."""
+        if not self._mute:
+            self._mute = True
+            self._waiting.clear()
+            error = ProtocolError("it does not listen any more, but keeps the line")
+            self._last_words = self._loop.call_later(_LAST_WORDS, self._end, error)
+
+    # -- signs of life ---------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(self._beat.period, self._tick)
+        speak, silence = self._beat.tick(time.monotonic())
+        if speak or self._window.untold >= _WORTH_TELLING:
+            self._tell_taken()
+        self.flush()
+        self._waiting.rest()
+        if silence is not None and self._open:
+            self._handler.silent(self, silence)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Send what is queued as far as the peer has room, then end the line. Idempotent."""
+        if self._open:
+            self._leave(END)
+            self._post.gone(self, None)
+
+    def detach(self) -> int:
+        """End the line like :meth:`close`; there is no descriptor that would prove anything."""
+        self.close()
+        return -1
+
+    def lost(self, error: Exception | None) -> None:
+        """The connection is gone, and everything that came over it has been handed over."""
+        self._end(error)
+
+    def _end(self, error: Exception | None) -> None:
+        if not self._open:
+            return
+        last = None if error is None or isinstance(error, ConnectionError) else END
+        if isinstance(error, ProtocolError):
+            self.send(Bye(reason=str(error)))  # says nothing of memory that is still read here
+            error = type(error)(f"{self.name}: {error}", peer=self.name)
+        self._leave(last)
+        self._post.gone(self, error)
+        self._handler.ended(self, error)
+
+    def _leave(self, last: bytes | None) -> None:
+        """Send what is queued, and the end behind it."""
+        self.flush()
+        if last is not None:
+            self._put(last)
+        self._open = False
+        self._timer.cancel()
+        if self._last_words is not None:
+            self._last_words.cancel()
+        self._waiting.clear()
+        self._tell_written()
+        if self._words is not None:
+            self._words = None
+            self._post.go_on()
