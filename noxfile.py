@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 SHARED = ROOT / ".nox" / "shared"
 PEER = ROOT / ".nox" / "peer"
-# Names the unpacked wheel of the other library for the tests that load its deploy files.
+# Names the unpacked wheel of the other library for the tests that load its files.
 PEER_WHEEL = "OMNI_ASYNC_PEER_WHEEL"
 # Most tests wait for processes: more workers than cores, yet not so many that they starve each other.
 WORKERS = ["-n", "3"]
@@ -98,15 +98,14 @@ def _peer_wheel(session: nox.Session, python: str) -> Path:
     return next(PEER.glob(wheel))
 
 
-def _peer_deploys(session: nox.Session, python: str) -> str:
-    """A folder with the deploy files of that wheel, unpacked once."""
+def _peer_unpacked(session: nox.Session, python: str) -> str:
+    """A folder with that wheel, unpacked once: its deploy files, and connectors to speak with."""
     wheel = _peer_wheel(session, python)
-    folder, half = wheel.with_suffix(""), wheel.with_suffix(".half")
+    folder, half = wheel.with_suffix(".unpacked"), wheel.with_suffix(".half")
     if not folder.exists():
         shutil.rmtree(half, ignore_errors=True)
         with zipfile.ZipFile(wheel) as files:
-            deploys = [file for file in files.namelist() if file.startswith("vllm_omni/deploy/")]
-            files.extractall(half, deploys)
+            files.extractall(half)
         half.rename(folder)
     return str(folder)
 
@@ -150,11 +149,12 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The suite with branch coverage; with `-- options` just pytest with these options.
 
-    Deploy files of another library are tested with: $OMNI_ASYNC_PEER_WHEEL, or fetched by pip.
+    Another library's deploy files and connectors are tested with: $OMNI_ASYNC_PEER_WHEEL, or
+    fetched by pip.
     """
     python = _shared(session, "test", "images", extras=["demo", "prometheus", "uvloop"])
     if not os.environ.get(PEER_WHEEL):
-        session.env[PEER_WHEEL] = _peer_deploys(session, python)
+        session.env[PEER_WHEEL] = _peer_unpacked(session, python)
     if session.posargs:
         session.run(python, "-m", "pytest", *session.posargs, external=True)
     else:

@@ -122,20 +122,20 @@ ONE_FRAME: frozenset[type] = frozenset({np.ndarray})
 
 def _read_array(reader: Reader, data: memoryview) -> np.ndarray[Any, Any]:
     index, tree, shape = _read_array_body(data)
-    dtype = _plain(parse(tree))
+    dtype = plain(parse(tree))
     buffer = reader.take(index, math.prod(shape) * dtype.itemsize)
     return reader.finish(np.ndarray(shape, dtype, buffer))
 
 
 def _read_scalar(reader: Reader, data: memoryview) -> Any:
     tree, raw = _read_scalar_body(data)
-    dtype = _plain(parse(tree))
+    dtype = plain(parse(tree))
     if dtype.itemsize != len(raw):
         raise DecodeError(f"a numpy scalar of dtype {dtype} cannot have {len(raw)} bytes")
     return np.ndarray((), dtype, bytearray(raw))[()]
 
 
-def _plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
     if dtype.hasobject or not dtype.itemsize:
         raise DecodeError(f"the payload has a numpy dtype {dtype}")
     return dtype

@@ -38,7 +38,7 @@ def write_image(writer: Writer, value: Any, depth: int) -> Any:
     mode, (width, height) = value.mode, value.size
     if mode not in _BITS:
         raise UnsendableError(f"a PIL image of mode {mode!r} cannot be sent; convert it")
-    nbytes = _nbytes(mode, width, height)
+    nbytes = pixel_bytes(mode, width, height)
     if nbytes is None:
         raise UnsendableError(f"a PIL image without pixels, of size {value.size}, cannot be sent")
     index = writer.add(ImageFrame(nbytes, 0, value))
@@ -62,7 +62,7 @@ def _info(writer: Writer, value: Any, depth: int) -> dict[str, Any]:
     return found
 
 
-def _nbytes(mode: str, width: int, height: int) -> int | None:
+def pixel_bytes(mode: str, width: int, height: int) -> int | None:
     """Bytes of the pixels; ``None`` where a side is impossible."""
     nbytes = (width * _BITS[mode] + 7) // 8 * height
     if min(width, height) < 0 or (not nbytes and max(width, height) > _EMPTY_SIDE):
@@ -71,7 +71,7 @@ def _nbytes(mode: str, width: int, height: int) -> int | None:
 
 
 @functools.cache
-def _load_pil() -> Any:
+def load_pil() -> Any:
     try:
         import PIL.Image
     except ImportError as error:
@@ -84,11 +84,11 @@ def _load_pil() -> Any:
 
 def _read_image(reader: Reader, data: memoryview) -> Any:
     index, mode, width, height, palette, info = reader.items(data)
-    nbytes = _nbytes(mode, width, height)
+    nbytes = pixel_bytes(mode, width, height)
     if nbytes is None or type(info) is not dict:
         raise DecodeError(f"the payload has an impossible image of size {width} x {height}")
     pixels = reader.take(index, nbytes)
-    image = _load_pil().frombytes(mode, (width, height), pixels.data)
+    image = load_pil().frombytes(mode, (width, height), pixels.data)
     if palette is not None:
         kind, colours = palette
         if type(colours) is not bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -72,7 +72,7 @@ DTYPES = [
 ]
 """torch's dtypes by name; the position is the code on the wire, so new ones go to the end."""
 
-_QUANTISED = frozenset({"quint8", "qint8", "qint32", "quint4x2", "quint2x4"})
+QUANTISED = frozenset({"quint8", "qint8", "qint32", "quint4x2", "quint2x4"})
 """Tensors of these need a scale and a zero point as well; only the dtypes themselves can be sent."""
 
 _HEADS = [struct.Struct(f"<IB{dimensions}Q") for dimensions in range(DIMENSION_LIMIT + 1)]
@@ -86,7 +86,7 @@ def writers(torch: Any) -> dict[type, Write]:
     codes: dict[Any, int] = {
         getattr(torch, name): code
         for code, name in enumerate(DTYPES)
-        if name not in _QUANTISED and hasattr(torch, name)
+        if name not in QUANTISED and hasattr(torch, name)
     }
     strided = torch.strided
     pack = _PACK
@@ -96,21 +96,12 @@ def writers(torch: Any) -> dict[type, Write]:
             code = codes.get(value.dtype)
             shape = value.shape
             if code is None or value.layout is not strided or len(shape) > DIMENSION_LIMIT:
-                raise _refusal(value)
-            nbytes = value.nbytes
+                raise refusal(value)
             frames = writer.frames
             index = len(frames)
-            if not value.is_cpu:
-                frames.append(_device_frame(torch, value, nbytes))
-            elif value.is_contiguous() and not (value.is_neg() or value.is_conj()):
-                address = value.data_ptr()
-                if address == 0 and nbytes:
-                    raise _refusal(value)
-                frames.append(Frame(nbytes, address, value))
-            else:
-                frames.append(TensorFrame(nbytes, 0, value))
+            frames.append(frame_of(torch, value))
         except RuntimeError as error:  # torch says so of what has no plain memory
-            raise _refusal(value, str(error)) from None
+            raise refusal(value, str(error)) from None
         return Ext(Tag.TENSOR, pack[len(shape)](index, code, *shape))
 
     def size(writer: Writer, value: Any, depth: int) -> Any:
@@ -140,10 +131,23 @@ def write_raw(writer: Writer, value: RawBuffer, depth: int) -> Any:
     return Ext(Tag.RAW, BUFFER.pack(writer.add(array_frame(array)), array.nbytes))
 
 
+def frame_of(torch: Any, value: Any) -> Frame:
+    """The frame of a tensor's elements in C order; ``RuntimeError`` where it has no plain memory."""
+    nbytes = value.nbytes
+    if not value.is_cpu:
+        return _device_frame(torch, value, nbytes)
+    if value.is_contiguous() and not (value.is_neg() or value.is_conj()):
+        address = value.data_ptr()
+        if address == 0 and nbytes:
+            raise refusal(value)
+        return Frame(nbytes, address, value)
+    return TensorFrame(nbytes, 0, value)
+
+
 def _device_frame(torch: Any, value: Any, nbytes: int) -> Frame:
     device = value.device
     if device.type == "meta":
-        raise _refusal(value)
+        raise refusal(value)
     runtime: Any = getattr(torch, device.type, None)
     if not hasattr(runtime, "current_stream"):  # one queue per device: a copy waits by itself
         return DeviceFrame(nbytes, 0, value, str(device))
@@ -152,7 +156,8 @@ def _device_frame(torch: Any, value: Any, nbytes: int) -> Frame:
     )
 
 
-def _refusal(value: Any, why: str = "has no plain memory") -> UnsendableError:
+def refusal(value: Any, why: str = "has no plain memory") -> UnsendableError:
+    """Why a tensor cannot be sent."""
     if value.is_nested:
         what, remedy = "that is nested", "its unbind() or padded form"
     elif str(value.layout) != "torch.strided":
@@ -186,7 +191,7 @@ _NATIVE = frozenset(
 """Names that mean the same to numpy, and that every torch takes from it."""
 
 
-class _Form(NamedTuple):
+class Form(NamedTuple):
     """How a tensor of one dtype is made from bytes: through an array of ``carrier``."""
 
     itemsize: int
@@ -195,27 +200,27 @@ class _Form(NamedTuple):
     """What to see it as afterwards; ``None`` where numpy's dtype says it already."""
 
 
-class _Torch(NamedTuple):
+class Torch(NamedTuple):
     """torch, as the reading side needs it."""
 
     module: Any
     from_numpy: Any
     dtypes: list[Any]
     """By code; ``None`` where this torch is older than the dtype."""
-    forms: list[_Form | None]
+    forms: list[Form | None]
     """By code; ``None`` also where tensors of the dtype cannot be sent."""
 
 
-def _form(name: str, dtype: Any) -> _Form | None:
-    if dtype is None or name in _QUANTISED:
+def _form(name: str, dtype: Any) -> Form | None:
+    if dtype is None or name in QUANTISED:
         return None
     if name in _NATIVE:
-        return _Form(dtype.itemsize, np.dtype(name), None)
-    return _Form(dtype.itemsize, np.dtype(f"i{dtype.itemsize}"), dtype)
+        return Form(dtype.itemsize, np.dtype(name), None)
+    return Form(dtype.itemsize, np.dtype(f"i{dtype.itemsize}"), dtype)
 
 
 @functools.cache
-def _load_torch() -> _Torch:
+def load_torch() -> Torch:
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: its libraries do not load
@@ -226,7 +231,7 @@ def _load_torch() -> _Torch:
         ) from error
     dtypes = [getattr(torch, name, None) for name in DTYPES]
     forms = list(map(_form, DTYPES, dtypes))
-    return _Torch(torch, torch.from_numpy, dtypes, forms)
+    return Torch(torch, torch.from_numpy, dtypes, forms)
 
 
 class _Writable:
@@ -240,7 +245,7 @@ class _Writable:
 
 
 def _read_tensor(reader: Reader, data: memoryview) -> Any:
-    torch = _load_torch()
+    torch = load_torch()
     index, code, *shape = _UNPACK[len(data)](data)
     form = torch.forms[code]
     if form is None:
@@ -250,46 +255,56 @@ def _read_tensor(reader: Reader, data: memoryview) -> Any:
         )
     itemsize, carrier, dtype = form
     buffer = reader.take(index, math.prod(shape) * itemsize)
-    return _tensor_over(torch, reader, buffer, shape, carrier, dtype)
+    return tensor_over(torch, reader, buffer, shape, carrier, dtype)
 
 
-def _tensor_over(
-    torch: _Torch, reader: Reader, buffer: Buffer, shape: Any, carrier: Any, dtype: Any
+class Wishes(Protocol):
+    """How whoever reads wants its tensors."""
+
+    copy: bool
+    """In memory of their own."""
+    device: Any
+    """On this torch device, unless it is ``None``."""
+
+
+def tensor_over(
+    torch: Torch, wishes: Wishes, buffer: Buffer, shape: Any, carrier: Any, dtype: Any
 ) -> Any:
+    """The tensor whose bytes ``buffer`` has: see :class:`Form` for ``carrier`` and ``dtype``."""
     if not buffer.flags.writeable:
         buffer = np.asarray(_Writable(buffer))
     tensor = torch.from_numpy(np.ndarray(shape, carrier, buffer))
     if dtype is not None:
         tensor = tensor.view(dtype)
-    if reader.device is not None:
-        return _moved(tensor, reader)
-    return tensor.clone() if reader.copy else tensor
+    if wishes.device is not None:
+        return _moved(tensor, wishes)
+    return tensor.clone() if wishes.copy else tensor
 
 
-def _moved(tensor: Any, reader: Reader) -> Any:
+def _moved(tensor: Any, wishes: Wishes) -> Any:
     try:
-        return tensor.to(reader.device, copy=reader.copy)
+        return tensor.to(wishes.device, copy=wishes.copy)
     except (AssertionError, RuntimeError, TypeError) as error:  # torch says it in all three ways
-        raise UsageError(f"device {reader.device!r} cannot take a tensor: {error}") from error
+        raise UsageError(f"device {wishes.device!r} cannot take a tensor: {error}") from error
 
 
 def _read_raw(reader: Reader, data: memoryview) -> Any:
     """The bytes of a buffer object: a uint8 tensor, or an array where torch is not there."""
     buffer = reader.take(*BUFFER.unpack(data))
     try:
-        torch = _load_torch()
+        torch = load_torch()
     except DecodeError:
         return reader.finish(np.ndarray(buffer.shape, buffer.dtype, buffer))
-    return _tensor_over(torch, reader, buffer, buffer.shape, buffer.dtype, None)
+    return tensor_over(torch, reader, buffer, buffer.shape, buffer.dtype, None)
 
 
 def _read_size(reader: Reader, data: memoryview) -> Any:
-    return _load_torch().module.Size(reader.items(data))
+    return load_torch().module.Size(reader.items(data))
 
 
 def _read_dtype(reader: Reader, data: memoryview) -> Any:
     (code,) = data
-    dtype = _load_torch().dtypes[code]
+    dtype = load_torch().dtypes[code]
     if dtype is None:
         raise DecodeError(
             f"the payload has the dtype {DTYPES[code]}, not known to torch here",
@@ -300,7 +315,7 @@ def _read_dtype(reader: Reader, data: memoryview) -> Any:
 
 def _read_device(reader: Reader, data: memoryview) -> Any:
     kind, index = reader.items(data)
-    device = _load_torch().module.device(*((kind,) if index is None else (kind, index)))
+    device = load_torch().module.device(*((kind,) if index is None else (kind, index)))
     if (device.type, device.index) != (kind, index):
         raise DecodeError(f"the payload has an impossible device {kind!r}, {index!r}")
     return device

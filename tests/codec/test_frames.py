@@ -111,7 +111,7 @@ def without_torch() -> Iterator[None]:
     from omni_async.codec import tensors
 
     kept = {k: v for k, v in sys.modules.items() if k == "torch" or k.startswith("torch.")}
-    tensors._load_torch.cache_clear()
+    tensors.load_torch.cache_clear()
     for name in kept:
         del sys.modules[name]
     sys.modules["torch"] = None  # type: ignore[assignment]

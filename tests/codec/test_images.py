@@ -131,7 +131,7 @@ def test_forged_details(palette: Any, info: Any) -> None:
 def test_without_pil_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = encode(picture("L"))
     buffers = land(encoded)
-    images._load_pil.cache_clear()
+    images.load_pil.cache_clear()
     for name in ("PIL", "PIL.Image"):
         monkeypatch.setitem(__import__("sys").modules, name, None)
     with pytest.raises(DecodeError, match="install pillow"):

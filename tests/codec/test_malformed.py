@@ -310,11 +310,11 @@ def test_a_tensor_of_a_dtype_unknown_to_this_torch(monkeypatch: pytest.MonkeyPat
 
     encoded = [encode(value) for value in (torch.zeros(2), torch.float32)]
     buffers = [land(one) for one in encoded]
-    old = tensors._load_torch()
+    old = tensors.load_torch()
     code = tensors.DTYPES.index("float32")
     dtypes, forms = list(old.dtypes), list(old.forms)
     dtypes[code] = forms[code] = None
-    monkeypatch.setattr(tensors, "_load_torch", lambda: old._replace(dtypes=dtypes, forms=forms))
+    monkeypatch.setattr(tensors, "load_torch", lambda: old._replace(dtypes=dtypes, forms=forms))
     for one, landed in zip(encoded, buffers, strict=True):
         refused(one.header, landed, "dtype float32, not known to torch here")
 

@@ -1,0 +1,34 @@
+"""The other side of a wire that is not ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from .serializer import Serializer
+
+CONNECTORS = "vllm_omni/distributed/omni_connectors"
+
+
+@pytest.fixture(scope="session")
+def omni_wheel(peer_wheel: Path) -> Path:
+    """The unpacked wheel, with its connectors."""
+    pytest.importorskip("torch")
+    pytest.importorskip("PIL")
+    if not (peer_wheel / CONNECTORS).is_dir():
+        pytest.skip(f"{peer_wheel} has no {CONNECTORS}: unpack the whole wheel")
+    return peer_wheel
+
+
+@pytest.fixture(scope="session")
+def theirs(omni_wheel: Path) -> Iterator[Serializer]:
+    """vLLM-Omni's own serializer."""
+    from .serializer import Serializer
+
+    serializer = Serializer(str(omni_wheel))
+    yield serializer
+    serializer.close()
