@@ -41,6 +41,8 @@ class PeerProcess:
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._gone = False
+        self.set_up: set[str] = set()
+        """Connectors that were opened there."""
 
     @property
     def pid(self) -> int:

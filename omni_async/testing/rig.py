@@ -26,6 +26,8 @@ from .processes import PeerProcess
 from .sides import LocalSide, RemoteSide, Side
 
 _serial = itertools.count(1)
+_set_up_here: set[str] = set()
+"""Connectors that were opened in this process."""
 
 HOST = "127.0.0.1"
 """Where senders listen whose receivers are told so."""
@@ -169,6 +171,8 @@ class Rig:
         with contextlib.ExitStack() as stack:
             if self._peer is not None:
                 stack.enter_context(self._peer.attached())
+            await self._set_up()
+            if self._peer is not None:
                 await self._peer.call("watch")
             async with no_leaks(folders=self._folders, mark=self.namespace):
                 with self._ports:
@@ -181,6 +185,20 @@ class Rig:
             if self._peer is not None and self._peer.alive:
                 leaks = await self._peer.call("leaks", grace=2.0)
                 assert not leaks, f"left behind in the other process: {'; '.join(leaks)}"
+
+    async def _set_up(self) -> None:
+        """What a library keeps for the life of a process is there before anything is watched."""
+        if not self.addressed:
+            return
+        with self._ports:
+            if self.connector not in _set_up_here:
+                _set_up_here.add(self.connector)
+                async with self.opening("sender", "0"):
+                    pass
+            if self._peer is not None and self.connector not in self._peer.set_up:
+                self._peer.set_up.add(self.connector)
+                await self.away("sender", "0")
+                await self._close(checked=False)
 
     async def _open(self, role: Role, stage: str, away: bool, options: dict[str, Any]) -> Side:
         own, extra = self._options(role, stage, options)

@@ -281,7 +281,7 @@ class LoopbackBackend(DirectBackend):
 
     verb: Verb
     revoke = Revoke.NOTHING
-    options = LoopbackOptions
+    options: type[Options] = LoopbackOptions
 
     def capabilities(self, options: Options) -> Capabilities:
         moves = self.verb is not Verb.MAP
