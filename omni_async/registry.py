@@ -23,14 +23,14 @@ GROUP = "omni_async.backends"
 _SHIPPED = {
     "shm": ("SharedMemoryConnector", "omni_async.backends.shm:SharedMemoryBackend"),
     "memory": ("MemoryConnector", "omni_async.backends.memory:MemoryBackend"),
+    "mooncake": (
+        "MooncakeTransferEngineConnector",
+        "omni_async.backends.mooncake:MooncakeTransferEngineBackend",
+    ),
 }
 """alias → (connector name, where it is)."""
 
 PLANNED = {
-    "mooncake": (
-        "MooncakeTransferEngineConnector",
-        "omni_async.backends.mooncake:MooncakeTransferEngineOptions",
-    ),
     "mooncake-store": (
         "MooncakeStoreConnector",
         "omni_async.backends.mooncake:MooncakeStoreOptions",

@@ -1,7 +1,12 @@
-"""Mooncake: ``MooncakeTransferEngineConnector`` and ``MooncakeStoreConnector``; options only."""
+"""Mooncake: ``MooncakeTransferEngineConnector``; of ``MooncakeStoreConnector`` the options only."""
 
 from __future__ import annotations
 
+from .backend import MooncakeTransferEngineBackend
 from .config import MooncakeStoreOptions, MooncakeTransferEngineOptions
 
-__all__ = ["MooncakeStoreOptions", "MooncakeTransferEngineOptions"]
+__all__ = [
+    "MooncakeStoreOptions",
+    "MooncakeTransferEngineBackend",
+    "MooncakeTransferEngineOptions",
+]

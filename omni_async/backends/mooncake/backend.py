@@ -12,7 +12,6 @@ from ..._aio.executor import OwnedExecutor
 from ...abc import Channels, DirectBackend, Engine, MemorySource, Options, Revoke
 from ...model import Capabilities, Role, Verb
 from ...pool.memory import AnonymousMemory
-from ...rendezvous.zmq_channel import ZmqChannels
 from ...rendezvous.zmq_hosts import local_places
 from ._native import NAME, shared_engine
 from .checks import check, named_devices
@@ -65,6 +64,8 @@ class MooncakeTransferEngineBackend(DirectBackend):
         return AnonymousMemory()
 
     def channels(self, options: Options) -> Channels:
+        from ...rendezvous.zmq_channel import ZmqChannels  # zmq is not loaded for options alone
+
         mine = _mine(options)
         return ZmqChannels(
             host=mine.host,
@@ -78,4 +79,3 @@ class MooncakeTransferEngineBackend(DirectBackend):
 def _mine(options: Options) -> MooncakeTransferEngineOptions:
     assert isinstance(options, MooncakeTransferEngineOptions)
     return options
-

@@ -164,9 +164,20 @@ class Contact:
             )
 
     def close(self) -> None:
-        """Whoever waits is told. Idempotent."""
+        """Whoever waits is told.
+
+        The vendor keeps its connections to a peer that has gone, until a write runs into their end: here
+        it does.
+        """
         if self._task is not None:
             self._task.cancel()
+        native = self._native
+        if self._word.page and native.knows(self.session) and not native.waits:
+            self._watch.until(self._begin(self._lanes()).ended)
+
+    def _lanes(self) -> list[Target]:
+        """One byte for each connection, to where it does not matter."""
+        return [Target(self._native.page, self._word.page, 1)] * LANES
 
     def _begin(self, targets: Sequence[Target]) -> Batch:
         submit, session = self._native.submit, self.session
@@ -209,10 +220,9 @@ class Contact:
 
     async def _tried(self) -> bool:
         """Whether bytes get through on all connections."""
-        lane = Target(self._native.page, self._word.page, 1)
         for _ in range(ROUNDS):
             try:
-                await self.write([lane] * LANES)
+                await self.write(self._lanes())
             except EngineFault:
                 continue
             return True

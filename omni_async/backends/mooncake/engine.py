@@ -54,6 +54,7 @@ class MooncakeEngine(Engine):
         self.device = device
         self.pins = pins
         self.protocol = native.protocol
+        self.session = native.session
         self.revoke = revoke_of(native.protocol, device)
         self._watch = CompletionWatch(asyncio.get_running_loop())
         self._executor = OwnedExecutor("mooncake-submit", 1)
