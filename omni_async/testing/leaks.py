@@ -16,7 +16,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -65,19 +65,37 @@ def traces(*, folders: Iterable[Path] = (), mark: str = "") -> list[Trace]:
     return found
 
 
-def left(before: Iterable[Trace], *, folders: Iterable[Path] = (), mark: str = "") -> list[Trace]:
-    """What is there now and is not in ``before``. Collects garbage first."""
+Kept = Callable[[Trace], bool]
+"""Whether a trace is what a vendor's library keeps for the life of its process."""
+
+
+def nothing(trace: Trace) -> bool:
+    """Of :data:`Kept`, the usual one."""
+    return False
+
+
+def left(
+    before: Iterable[Trace],
+    *,
+    folders: Iterable[Path] = (),
+    mark: str = "",
+    kept: Kept = nothing,
+) -> list[Trace]:
+    """What is there now, is not in ``before`` and is not ``kept``. Collects garbage first."""
     gc.collect()
     known = {(trace.kind, trace.identity) for trace in before}
     now = traces(folders=folders, mark=mark)
-    return [
-        trace for trace in now if (trace.kind, trace.identity) not in known and not _foreign(trace)
-    ]
+    new = [trace for trace in now if (trace.kind, trace.identity) not in known]
+    return [trace for trace in new if not _foreign(trace) and not kept(trace)]
 
 
 @contextlib.asynccontextmanager
 async def no_leaks(
-    *, folders: Iterable[Path] = (), mark: str = "", grace: float = 2.0
+    *,
+    folders: Iterable[Path] = (),
+    mark: str = "",
+    grace: float = 2.0,
+    kept: Kept = nothing,
 ) -> AsyncIterator[None]:
     """Fail with :class:`LeakError` when the body leaves something behind after ``grace`` seconds.
 
@@ -89,7 +107,7 @@ async def no_leaks(
     yield
     deadline = time.monotonic() + grace
     pause = 0.001
-    while leaks := left(before, folders=watched, mark=mark):
+    while leaks := left(before, folders=watched, mark=mark, kept=kept):
         if time.monotonic() > deadline:
             raise LeakError(_told("left behind", leaks), leaks)
         # a thread or a peer may be on its way out, and nothing tells when it is gone

@@ -23,7 +23,7 @@ import msgspec
 from ..errors import OmniAsyncError
 from ..registry import register_backend
 from ..transport import open_transport
-from .leaks import Trace, freeze_old_objects, left, traces
+from .leaks import Trace, freeze_old_objects, left, nothing, traces
 from .orders import Answer, ErrorWord, Order, Unpacker, error_word, pack
 from .recipes import Recipe
 from .sides import METHODS, LocalSide
@@ -96,11 +96,12 @@ class Peer:
         freeze_old_objects()
         self._before = traces()
 
-    async def do_leaks(self, grace: float) -> list[str]:
-        """What is left since :meth:`do_watch`."""
+    async def do_leaks(self, grace: float, kept: str = "") -> list[str]:
+        """What is left since :meth:`do_watch`; ``kept`` names what tells what a vendor keeps."""
+        predicate = named(kept) if kept else nothing
         loop = asyncio.get_running_loop()
         deadline = loop.time() + grace
-        while found := [trace for trace in left(self._before) if not self._own(trace)]:
+        while found := [t for t in left(self._before, kept=predicate) if not self._own(t)]:
             if loop.time() > deadline:
                 return [f"{trace.kind} {trace.name}" for trace in found]
             await asyncio.sleep(0.01)

@@ -20,8 +20,8 @@ from ..cli.free_ports import FreePorts
 from ..model import Endpoint, Health, Role
 from ..registry import options_for
 from ..transport import open_transport
-from .leaks import LeakError, freeze_old_objects, no_leaks, quiet
-from .peer import new_loop, register
+from .leaks import LeakError, freeze_old_objects, no_leaks, nothing, quiet
+from .peer import named, new_loop, register
 from .processes import PeerProcess
 from .sides import LocalSide, RemoteSide, Side
 
@@ -78,8 +78,12 @@ class Rig:
         crew: Crew,
         target: str = "",
         folders: tuple[Path, ...] = (),
+        kept: str = "",
     ) -> None:
-        """``target`` names a backend class that is not shipped, as ``"package.module:Class"``."""
+        """Args:
+        target: a backend class that is not shipped, as ``"package.module:Class"``.
+        kept: likewise a :data:`~omni_async.testing.leaks.Kept`.
+        """
         self.connector = connector
         self.way = way
         self.loop_kind = loop
@@ -93,6 +97,7 @@ class Rig:
         self.addressed = options_for(connector).addressed
         """Whether a receiver is told host and port of its sender."""
         self._folders = folders
+        self._kept = kept
         self._peer = crew.peer(loop) if way is not Way.ONE_LOOP else None
         self._sides: list[tuple[Side, Role]] = []
         self._stray: list[str] = []
@@ -174,7 +179,8 @@ class Rig:
             await self._set_up()
             if self._peer is not None:
                 await self._peer.call("watch")
-            async with no_leaks(folders=self._folders, mark=self.namespace):
+            kept = named(self._kept) if self._kept else nothing
+            async with no_leaks(folders=self._folders, mark=self.namespace, kept=kept):
                 with self._ports:
                     try:
                         await _limited(test, limit)
@@ -183,7 +189,7 @@ class Rig:
                         raise
                     await asyncio.wait_for(self._close(checked=True), CLOSING)
             if self._peer is not None and self._peer.alive:
-                leaks = await self._peer.call("leaks", grace=2.0)
+                leaks = await self._peer.call("leaks", grace=2.0, kept=self._kept)
                 assert not leaks, f"left behind in the other process: {'; '.join(leaks)}"
 
     async def _set_up(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from omni_async.testing.conformance import TransportConformance
+from omni_async.testing.rig import Way
 
 
 class TestMemory(TransportConformance):
     connector = "memory"
-    two_processes = False
+    ways = (Way.ONE_LOOP,)

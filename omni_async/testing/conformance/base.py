@@ -61,8 +61,11 @@ class Conformance:
     """Name or alias, as ``open_transport`` takes it."""
     target: ClassVar[str] = ""
     """``"package.module:Class"`` of a backend that no entry point announces."""
-    two_processes: ClassVar[bool] = True
-    """Whether sender and receiver may live in different processes."""
+    kept: ClassVar[str] = ""
+    """``"package.module:function"``, a :data:`~omni_async.testing.leaks.Kept` that tells what a vendor's
+    library keeps for the life of a process, such as connections between its engines."""
+    ways: ClassVar[tuple[Way, ...]] = tuple(Way)
+    """Where sender and receiver may live; ``(Way.ONE_LOOP,)`` for a backend of one process."""
     loops: ClassVar[tuple[LoopKind, ...]] = ("asyncio", "uvloop")
     """Kinds of event loop; one that is not installed is skipped."""
 
@@ -79,16 +82,15 @@ class Conformance:
         ways = getattr(metafunc.function, "ways", None)
         if ways is None:
             return
-        if not self.two_processes:
-            ways = [way for way in ways if way is Way.ONE_LOOP]
+        ways = [way for way in ways if way in self.ways]
         runs = [
             pytest.param((way, loop), id=f"{way.value}-{loop}")
             for loop in self.loops
             for way in ways
         ]
         if not runs:
-            skip = pytest.mark.skip(reason="needs two processes")
-            runs = [pytest.param((Way.ONE_LOOP, "asyncio"), id="apart", marks=skip)]
+            skip = pytest.mark.skip(reason="its ends live otherwise than here")
+            runs = [pytest.param((Way.ONE_LOOP, "asyncio"), id="no way", marks=skip)]
         metafunc.parametrize("run", runs)
 
     @pytest.fixture
@@ -113,6 +115,7 @@ class Conformance:
                 crew=crew,
                 target=self.target,
                 folders=self.folders(),
+                kept=self.kept,
             )
         finally:
             if own_peer:

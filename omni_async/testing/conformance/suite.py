@@ -52,6 +52,7 @@ class TransportConformance(
 ):
     """Subclass it as ``Test…``, name the connector, and pytest finds every promise.
 
-    Class attributes: ``connector``, and where they differ ``target``, ``two_processes``, ``loops``.
+    Class attributes: ``connector``, and where they differ ``target``, ``kept``, ``ways``,
+    ``loops``.
     Methods to override: ``extra(role)`` and ``folders()``.
     """
