@@ -52,6 +52,9 @@ class Engine(abc.ABC):
     """Registered memory is pinned: it is registered in small segments as it is needed, and keeps its
     pages. Without pinning one registration covers all, and pages come and go beneath it."""
     device: str = "cpu"
+    session: str = ""
+    """``host:port`` by which engines of the vendor find this one, where they do: enough for a peer that
+    speaks another wire and has not told its own by a handshake."""
     protocol: str = ""
     """How bytes travel, where a vendor offers several ways: a peer with another one is refused in the
     handshake."""

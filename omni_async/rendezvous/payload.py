@@ -21,6 +21,12 @@ class SlotLease(Protocol):
     def quarantine(self) -> None: ...
 
 
+class Droppable(Protocol):
+    """Something that is of use for as long as a payload is on offer."""
+
+    def drop(self) -> None: ...
+
+
 class Payload:
     """Bytes that a sender keeps for its receivers."""
 
@@ -28,6 +34,7 @@ class Payload:
         "apart",
         "fast",
         "filling",
+        "form",
         "inline",
         "leases",
         "mark",
@@ -62,6 +69,8 @@ class Payload:
         self.mark_place = mark_place
         self.filling: Any = None
         """Whoever knows how much of the packed slot is there, while it is still being copied."""
+        self.form: Droppable | None = None
+        """The same in a form for another wire, once somebody has asked for it."""
 
     def offer(self, op: int, shared: bool) -> Offer:
         """The word that tells a receiver of this payload."""
@@ -96,6 +105,8 @@ class Payload:
         """Nobody is to get it any more; the slots go back once no pin is left."""
         for lease in self.leases:
             lease.drop()
+        if self.form is not None:
+            self.form.drop()
 
     def quarantine(self) -> None:
         """The peer of a claim cannot be asked any more, and may still touch the memory."""

@@ -143,6 +143,18 @@ class Sender:
             self._say(ref, Fail(ref[1], FailCode.ENGINE, error))
             self._finish(ref)
 
+    def write_apart(self, ref: Ref) -> Payload | None:
+        """(WRITE) What a receiver has claimed is to be written to it in another form than its places.
+
+        Ended by :meth:`written`, like what was begun by a Pull; ``None`` where there is no such claim.
+        """
+        entry = self._taken(ref)
+        if entry is None or ref not in entry.claims or ref in self._pulled:
+            return None
+        self._writing.add(ref)
+        self._pulled.add(ref)
+        return entry.payload
+
     def peer_ended(self, peer: int, *, proven: bool) -> None:
         """The line to a receiver is gone.
 

@@ -27,6 +27,7 @@ from ..rendezvous.messages import WIRE, Hello
 from .arguments import stage_name
 from .base import Transport
 from .delivery import Delivery
+from .foreign import no_streams, speaks_vllm_omni
 from .limits import DEFAULT, Timeout, put_limit
 from .receiving import Receiving
 from .sending import Sending
@@ -152,12 +153,16 @@ class DirectTransport(Transport):
 
     def writer(self, where: TransferKey, window: int) -> ChunkWriter:
         assert self._sending is not None
+        if speaks_vllm_omni(self._wiring.options):
+            raise no_streams(where)
         return DirectWriter(self._wiring, self._sending, self._bound, self._breath, where, window)
 
     def reader(
         self, where: TransferKey, window: int, metadata: Mapping[str, Any] | None
     ) -> ChunkReader:
         assert self._receiving is not None
+        if speaks_vllm_omni(self._wiring.options):
+            raise no_streams(where)
         return DirectReader(self._wiring, self._receiving, self._bound, where, window, metadata)
 
     async def allocate(self, nbytes: int, *, timeout: Timeout = DEFAULT) -> ManagedBuffer:

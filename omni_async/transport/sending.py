@@ -12,7 +12,7 @@ from collections import OrderedDict
 from functools import partial
 from typing import Any
 
-from ..codec import Encoded, encode
+from ..codec import Encoded
 from ..errors import (
     ClosedError,
     KeyExists,
@@ -26,6 +26,8 @@ from ..rendezvous.directory import Entry
 from ..rendezvous.outlet import Outlet
 from ..rendezvous.payload import Payload
 from ..rendezvous.sender import Sender
+from .foreign import encoder_of, speaks_vllm_omni
+from .foreign_receivers import ForeignReceivers
 from .placing import fill_on, place
 from .receivers import Receivers
 from .wiring import Wiring
@@ -58,6 +60,9 @@ class Sending:
         self.core = Sender(wiring.options.ttl, lends_memory=lends)
         self.address = ""
         self._receivers = Receivers(wiring, self.core, self.pump)
+        self._foreign = ForeignReceivers(wiring, self.core, self._receivers.channels, self.pump)
+        self._abroad = speaks_vllm_omni(wiring.options)
+        self._encode = encoder_of(wiring.options)
         self._expiry: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._drained: list[asyncio.Future[None]] = []
@@ -76,6 +81,8 @@ class Sending:
             wiring.endpoint, wiring.hello, self._receivers
         )
         self.address = self._listener.address
+        if wiring.engine.session:
+            self._listener.on_stranger = self._foreign.heard
 
     async def put(
         self,
@@ -96,7 +103,7 @@ class Sending:
         deadline = None if limit is None else now + limit
         if core.directory.get(where) is not None:
             await self._make_way(where, deadline)
-        encoded = encode(value) if chunk is None else chunk
+        encoded = self._encode(value) if chunk is None else chunk
         try:
             payload = await place(wiring, encoded, owner, deadline)
         except TransferError as error:
@@ -109,6 +116,8 @@ class Sending:
                 await self._make_way(where, deadline)
             if self._closed:
                 raise ClosedError(f"transport {wiring.endpoint} was closed during the put")
+            if self._abroad:
+                self._foreign.own(payload)
             until = wiring.loop.time() if chunk is None else math.inf
             core.put(where, payload, owner, consumers, until)
         except BaseException:
@@ -365,6 +374,7 @@ class Sending:
             if timer is not None:
                 timer.cancel()
         self._reason = reason
+        self._foreign.close()
         self._receivers.poll()
         count = self.core.streams.close(reason)
         self.pump()  # what was filed for them is no payload that nobody fetched
@@ -388,12 +398,14 @@ class Sending:
                     break
         finally:
             self._receivers.close(self._reason)
+        await self._foreign.settle(timeout)
         await self._receivers.settle(timeout)
 
     def abandon(self) -> None:
         """Wait for nothing."""
         self._receivers.close(self._reason)
         self._receivers.abandon()
+        self._foreign.abandon()
 
 
 def _give_up(waiter: asyncio.Future[None]) -> None:

@@ -43,7 +43,7 @@ async def take(
     if offer.places:
         mapped = wiring.engine.verb is Verb.MAP
         places = _mapped(link, op, offer) if mapped else await land(waiting, offer)
-    header, buffers = _frames(link.room, offer, offsets, places)
+    header, buffers = frames_of(link.room, offer, offsets, places)
     copying = offer.shared if copy is None else copy
     independent = copying and bool(places)
     value: Any
@@ -137,7 +137,7 @@ def _mapped(link: Link, op: int, offer: Offer) -> list[Array]:
     return arrays
 
 
-def _frames(
+def frames_of(
     room: Room, offer: Offer, offsets: list[int], places: list[Array]
 ) -> tuple[memoryview, list[Array]]:
     """The header, and one array for each frame behind it, in order."""

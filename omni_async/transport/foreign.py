@@ -1,0 +1,34 @@
+"""Whether an edge speaks the wire of vLLM-Omni, and what that changes for its transport.
+
+In: options. Out: the encoder of its payloads, refusals of what that wire has no word for.
+Never: moves anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..abc import AddressedOptions, Options
+from ..codec import Encoded, encode
+from ..errors import UsageError
+from ..interop.vllm_omni import objects
+from ..model import TransferKey
+
+
+def speaks_vllm_omni(options: Options) -> bool:
+    """Whether the other end of the edge may be a stage of vLLM-Omni."""
+    return isinstance(options, AddressedOptions) and options.peer == "vllm-omni"
+
+
+def encoder_of(options: Options) -> Callable[[Any], Encoded]:
+    """What encodes the values of an edge."""
+    return objects.encode if speaks_vllm_omni(options) else encode
+
+
+def no_streams(where: TransferKey) -> UsageError:
+    """Refuses a stream on such an edge."""
+    return UsageError(
+        f"stream {where.key!r} on {where.edge}: the wire of vLLM-Omni has no streams; put each chunk "
+        "under a key of its own, such as 'request_0_chunk', as its own chunk adapter does"
+    )
