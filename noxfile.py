@@ -31,8 +31,10 @@ PEER_WHEEL = "OMNI_ASYNC_PEER_WHEEL"
 WORKERS = ["-n", "3"]
 MINIMAL_PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 
-# Library that the loader looks for -> Debian package that brings it.
-SYSTEM_LIBRARIES: dict[str, dict[str, str]] = {}
+# Extra -> library that the loader looks for -> Debian package that brings it.
+SYSTEM_LIBRARIES = {
+    "mooncake": {"ibverbs": "libibverbs1", "numa": "libnuma1", "curl": "libcurl4"},
+}
 
 nox.needs_version = ">=2025.5.1"
 nox.options.default_venv_backend = "virtualenv"
@@ -51,9 +53,9 @@ def _group(name: str) -> tuple[str, ...]:
     return nox.project.dependency_groups(PYPROJECT, name)
 
 
-def _system_libraries(session: nox.Session) -> None:
+def _system_libraries(session: nox.Session, extras: Sequence[str]) -> None:
     """Install what the loader does not find: by apt-get as root, else say how."""
-    wanted = SYSTEM_LIBRARIES.get(session.name, {})
+    wanted = {lib: deb for name in extras for lib, deb in SYSTEM_LIBRARIES.get(name, {}).items()}
     missing = sorted({deb for lib, deb in wanted.items() if not ctypes.util.find_library(lib)})
     if not missing:
         return
@@ -69,7 +71,7 @@ def _shared(session: nox.Session, *groups: str, extras: Sequence[str]) -> str:
 
     What was installed is remembered by the text of pyproject.toml: a second call costs nothing.
     """
-    _system_libraries(session)
+    _system_libraries(session, extras)
     python = str(SHARED / "bin" / "python")
     if not Path(python).exists():
         session.run(sys.executable, "-m", "virtualenv", "--quiet", str(SHARED), external=True)
@@ -140,8 +142,12 @@ def _pytest(session: nox.Session, python: str, *args: str) -> None:
 
 @nox.session(venv_backend="none")
 def demo(session: nox.Session) -> None:
-    """Three processes turn a recording into sound again: `nox -s demo [-- options]`."""
-    python = _shared(session, extras=["demo", "uvloop"])
+    """Three processes turn a recording into sound again: `nox -s demo [-- options]`.
+
+    With `-- --backend mooncake` over that engine, which is installed for it.
+    """
+    vendors = [name for name in SYSTEM_LIBRARIES if name in session.posargs]
+    python = _shared(session, extras=["demo", "uvloop", *vendors])
     session.run(_script(python), "demo", *session.posargs, external=True)
 
 
@@ -152,7 +158,7 @@ def tests(session: nox.Session) -> None:
     Another library's deploy files and connectors are tested with: $OMNI_ASYNC_PEER_WHEEL, or
     fetched by pip.
     """
-    python = _shared(session, "test", "images", extras=["demo", "prometheus", "uvloop"])
+    python = _shared(session, "test", "images", extras=["demo", "mooncake", "prometheus", "uvloop"])
     if not os.environ.get(PEER_WHEEL):
         session.env[PEER_WHEEL] = _peer_unpacked(session, python)
     if session.posargs:
@@ -208,8 +214,9 @@ def docs(session: nox.Session) -> None:
 @nox.session(venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
     """A benchmark by name: `nox -s bench -- shm`; the other library comes from the index."""
-    python = _shared(session, "bench", extras=["demo", "uvloop"])
     args = list(session.posargs or ["shm"])
+    vendors = [name for name in SYSTEM_LIBRARIES if name in args]
+    python = _shared(session, "bench", extras=["demo", "uvloop", *vendors])
     if args[0] in ("shm", "streams") and "--peer" not in args:
         args += ["--peer", str(_peer_wheel(session, python))]
     session.run(_script(python), "bench", *args, external=True)
@@ -218,7 +225,7 @@ def bench(session: nox.Session) -> None:
 @nox.session(venv_backend="none", default=False)
 def soak(session: nox.Session) -> None:
     """What takes long: hundreds of kills, long fuzzing, days of traffic in minutes."""
-    python = _shared(session, "test", "images", extras=["demo", "prometheus", "uvloop"])
+    python = _shared(session, "test", "images", extras=["demo", "mooncake", "prometheus", "uvloop"])
     session.run(
         python, "-m", "pytest", "-m", "soak", "--timeout=1800", *session.posargs, external=True
     )

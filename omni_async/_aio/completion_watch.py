@@ -4,7 +4,7 @@ In: functions that say whether an operation is over. Out: futures of the event l
 Never: runs a thread, asks again after an operation's end, runs at all while nothing is under way.
 
 An operation is asked about soon at first, then at intervals that grow with its age: what takes 40 us is
-known of 30 us late at worst, what takes 40 ms half a millisecond late, and the loop gives a few per cent
+known of 50 us late at worst, what takes 40 ms half a millisecond late, and the loop gives a few per cent
 of its time for it.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from .kernel_timer import KernelTimer
 
-FIRST = 30e-6
+FIRST = 50e-6
 """Seconds until an operation is asked about for the first time, and the least between two wake-ups."""
 SHARE = 1 / 8
 """Part of its age that an operation is left alone after it was asked about."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import sys
 import threading
@@ -184,8 +185,7 @@ def load(host: str) -> Any:
         ours["MC_USE_IPV6"] = "1"
     with _environment(ours):
         imported = "mooncake.engine" in sys.modules
-        import mooncake.engine  # type: ignore[import-untyped]
-
+        module = importlib.import_module("mooncake.engine")
         if _ipv6 is None:
             _ipv6 = "MC_USE_IPV6" in os.environ and not (imported and ":" in host)
     if _ipv6 != (":" in host):
@@ -195,7 +195,7 @@ def load(host: str) -> Any:
             "of mooncake has decided it",
             path="host",
         )
-    return mooncake.engine
+    return module
 
 
 def rdma_devices() -> list[str]:

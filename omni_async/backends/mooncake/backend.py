@@ -18,6 +18,9 @@ from .checks import check, named_devices
 from .config import MooncakeTransferEngineOptions
 from .engine import MooncakeEngine, revoke_of
 
+DEVICE_POOL = 2 << 30
+"""Bytes of a pool on a device, unless said otherwise: a GPU's memory has better uses."""
+
 
 class MooncakeTransferEngineBackend(DirectBackend):
     """``mooncake``: the sender writes into the receiver's memory, over TCP or RDMA."""
@@ -44,7 +47,10 @@ class MooncakeTransferEngineBackend(DirectBackend):
             # One address for the engine and the channel: peers are told both, and reach both or none.
             host = (await local_places(mine.host, 0, executor))[0].host
             devices = ",".join(named_devices(mine, os.environ))
-            mine = mine.model_copy(update={"host": host, "device_name": devices})
+            found: dict[str, object] = {"host": host, "device_name": devices}
+            if mine.memory_pool_size is None and mine.memory_pool_device != "cpu":
+                found["memory_pool_size"] = DEVICE_POOL
+            mine = mine.model_copy(update=found)
             await executor.run(check, mine)
             await executor.run(shared_engine, host, mine.protocol, devices)
         finally:

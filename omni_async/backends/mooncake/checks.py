@@ -24,6 +24,7 @@ OLDEST = (0, 3, 13)
 """Before, a write over TCP ended when its last byte had left, not when it had arrived."""
 
 _INSTALL = "pip install 'omni-async[mooncake]'"
+_EITHER = f"{_INSTALL} (with CUDA: 'omni-async[mooncake-cuda]')"
 _APT = {"libibverbs.so.1": "libibverbs1", "libnuma.so.1": "libnuma1", "libcurl.so.4": "libcurl4"}
 _CAP_IPC_LOCK = 14
 
@@ -35,6 +36,13 @@ class Problem(NamedTuple):
     remedy: str
     setting: str = ""
     """The option or variable that contradicts the machine; empty where the machine lacks something."""
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _memlock() -> int:
@@ -51,7 +59,8 @@ class Machine:
     memlock: Callable[[], int] = _memlock
     """Bytes that may be pinned."""
     load: Callable[[str], object] = load
-    version: Callable[[str], str] = metadata.version
+    version: Callable[[str], str | None] = _version
+    """Of an installed package; ``None`` where it is not installed."""
     rdma_devices: Callable[[], list[str]] = rdma_devices
     """Devices that the RDMA library can drive."""
 
@@ -96,17 +105,21 @@ def _package(machine: Machine, host: str) -> Problem | None:
     except ImportError as error:
         library = re.match(r"(lib\S+\.so[.\d]*): cannot open", str(error))
         if library is None:
-            return Problem(f"the package {PACKAGES[0]} cannot be imported ({error})", _INSTALL)
+            return Problem(f"the package {PACKAGES[0]} cannot be imported ({error})", _EITHER)
         name = library[1]
         if name.startswith(("libcuda", "libcudart")):
             remedy = f"pip uninstall {PACKAGES[1]}, then {_INSTALL}"
             return Problem(f"{PACKAGES[1]} needs {name}, and there is no CUDA here", remedy)
         package = _APT.get(name, f"the package with {name}")
         return Problem(f"the library {name} is missing", f"apt-get install {package}")
-    for name in PACKAGES:
-        try:
-            version = machine.version(name)
-        except metadata.PackageNotFoundError:
+    versions = {name: machine.version(name) for name in PACKAGES}
+    if all(versions.values()):
+        return Problem(
+            f"{' and '.join(PACKAGES)} are both installed, and have overwritten each other's files",
+            f"pip uninstall {' '.join(PACKAGES)}, then {_EITHER}",
+        )
+    for name, version in versions.items():
+        if version is None:
             continue
         if tuple(map(int, re.findall(r"\d+", version)[:3])) < OLDEST:
             wanted = ".".join(map(str, OLDEST))

@@ -41,6 +41,14 @@ class MooncakeTransferEngineOptions(AddressedOptions):
         unit="bytes",
         gt=0,
     )
+    inline_limit: int = option(
+        64 << 10,
+        "Largest payload that rides inside its offer. Beyond it the offer is answered first, and then the "
+        "engine writes.",
+        unit="bytes",
+        ge=0,
+        le=1 << 20,
+    )
     memory_pool_device: str = option(
         "cpu",
         "Where the pool lives: pinned memory of the host (`cpu`) or memory of a device.",

@@ -75,12 +75,6 @@ class Agent:
         """How many bytes there are ``fill``."""
         return bytes(self.block.view(offset, nbytes)).count(fill)
 
-    async def do_wait_for(self, offset: int, fill: int) -> Any:
-        """Until that byte is ``fill``."""
-        view = self.block.view(offset, 1)
-        while view[0] != fill:
-            await asyncio.sleep(0)
-
     async def do_stop_when(self, offset: int, fill: int, pid: int, number: int) -> Any:
         """Send a signal as soon as that byte is ``fill``; where all that had come then ends."""
         view = self.block.view()
@@ -112,9 +106,10 @@ class Agent:
             except OSError:
                 continue
             with sock:
-                if sock.family == socket.AF_INET6 and sock.getsockopt(
-                    socket.SOL_SOCKET, socket.SO_ACCEPTCONN
-                ) == 0:
+                if (
+                    sock.family == socket.AF_INET6
+                    and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 0
+                ):
                     sock.shutdown(socket.SHUT_RDWR)
                     cut += 1
         return cut

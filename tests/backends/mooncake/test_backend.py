@@ -86,7 +86,7 @@ async def test_something_is_missing(
 
     monkeypatch.setattr(checks, "Machine", lambda: Lacking(load=gone))
     async with no_leaks():
-        with pytest.raises(BackendUnavailable, match="libibverbs.so.1 is missing") as caught:
+        with pytest.raises(BackendUnavailable, match=r"libibverbs\.so\.1 is missing") as caught:
             async with open_pair(NAME, namespace):
                 raise AssertionError("opened")
     assert "apt-get install libibverbs1" in str(caught.value.remedy)
@@ -129,7 +129,7 @@ async def test_the_ends_have_different_protocols(
     monkeypatch.setattr(MooncakeEngine, "__init__", make)
     async with open_pair(NAME, namespace) as (tx, rx):
         await tx.put("0", "1", "key", 1)
-        with pytest.raises(ProtocolError, match="protocol differs.*'tcp'.*'rdma'"):
+        with pytest.raises(ProtocolError, match=r"protocol differs.*'tcp'.*'rdma'"):
             await rx.get("0", "1", "key", timeout=10)
 
 

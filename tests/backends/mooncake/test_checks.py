@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def machine(tmp_path: Path) -> Machine:
         environ={},
         memlock=lambda: 8 << 20,
         load=lambda host: None,
-        version=lambda name: "0.3.13.post1",
+        version=lambda name: "0.3.13.post1" if name == checks.PACKAGES[0] else None,
         rdma_devices=lambda: ["mlx5_0", "mlx5_1"],
     )
 
@@ -113,35 +112,35 @@ def raising(error: ImportError) -> Any:
         ),
     ],
 )
-def test_the_package_cannot_be_loaded(
-    machine: Machine, words: str, said: str, remedy: str
-) -> None:
+def test_the_package_cannot_be_loaded(machine: Machine, words: str, said: str, remedy: str) -> None:
     error = unavailable(but(machine, load=raising(ImportError(words))), protocol="tcp")
     assert said in str(error)
     assert remedy in str(error.remedy)
 
 
 def test_the_package_is_too_old(machine: Machine) -> None:
-    error = unavailable(but(machine, version=lambda name: "0.3.9"), protocol="tcp")
+    old = {checks.PACKAGES[1]: "0.3.9"}
+    error = unavailable(but(machine, version=old.get), protocol="tcp")
     assert "0.3.9 is too old" in str(error)
     assert ">=0.3.13" in str(error.remedy)
 
 
 @pytest.mark.parametrize("version", ["0.3.13", "0.3.14rc1", "0.4", "1.0.0"])
 def test_later_packages_are_fine(machine: Machine, version: str) -> None:
-    def installed(name: str) -> str:
-        if name == checks.PACKAGES[0]:
-            raise metadata.PackageNotFoundError(name)
-        return version
-
-    check(options(protocol="tcp"), but(machine, version=installed))
+    installed = {checks.PACKAGES[1]: version}
+    check(options(protocol="tcp"), but(machine, version=installed.get))
 
 
 def test_a_package_that_is_not_listed_is_believed(machine: Machine) -> None:
-    def nothing(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
+    check(options(protocol="tcp"), but(machine, version=lambda name: None))
 
-    check(options(protocol="tcp"), but(machine, version=nothing))
+
+def test_both_packages(machine: Machine) -> None:
+    error = unavailable(but(machine, version=lambda name: "0.3.13"), protocol="tcp")
+    assert "both installed" in str(error)
+    assert "pip uninstall mooncake-transfer-engine-non-cuda mooncake-transfer-engine" in str(
+        error.remedy
+    )
 
 
 # --- variables ------------------------------------------------------------------------------------
@@ -221,7 +220,9 @@ def test_more_than_is_free(machine: Machine) -> None:
     error = contradiction(machine, memory_pool_size=10 * GIB)
     assert error.path == "memory_pool_size"
     assert "10,737,418,240 bytes, but only 8,192,000,000 bytes are free" in str(error)
-    check(options(protocol="tcp", memory_pool_size=10 * GIB), machine)  # untouched pages cost nothing
+    check(
+        options(protocol="tcp", memory_pool_size=10 * GIB), machine
+    )  # untouched pages cost nothing
 
 
 def test_everything_at_once(machine: Machine, tmp_path: Path) -> None:

@@ -155,12 +155,12 @@ async def test_a_cancelled_write_goes_on(both: Both) -> None:
     both.source.view()[:] = b"\2" * SIZE
     await both.write(both.move(0, 0, 1))
     task = asyncio.create_task(both.write(both.move(0, 0, SIZE)))
-    while not len(both.sender._watch):
-        await asyncio.sleep(0)
+    await asyncio.sleep(0)  # it has begun
+    assert len(both.sender._watch) == 1
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    while len(both.sender._watch):
+    while len(both.sender._watch):  # noqa: ASYNC110 - nobody is told of it
         await asyncio.sleep(0.001)
     assert bytes(both.target.view()) == b"\2" * SIZE
 
@@ -208,9 +208,7 @@ async def test_a_peer_of_whom_only_the_session_is_told(both: Both) -> None:
     assert bytes(both.target.view(0, 9)) == b"\3" * 9
 
 
-async def test_closing_ends_a_wait_for_a_peer(
-    both: Both, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_closing_ends_a_wait_for_a_peer(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     hanging = threading.Event()
     monkeypatch.setattr(NativeEngine, "reach", lambda *args: hanging.wait(20))
     monkeypatch.setattr(NativeEngine, "knows", lambda *args: False)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import types
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,7 +18,7 @@ class FakeEngine:
     """The vendor's, as far as it is used; it remembers what it was told, and dies as the real one does."""
 
     status: int = 0
-    made: list[FakeEngine]
+    made: ClassVar[list[FakeEngine]]
 
     def __init__(self) -> None:
         self.handles: dict[int, list[int]] = {}
@@ -64,11 +63,11 @@ class FakeEngine:
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeEngine]]:
+def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeEngine]:
     """The vendor's package, and a process that has no engine yet."""
 
     class Fake(FakeEngine):
-        made: list[FakeEngine] = []
+        made: ClassVar[list[FakeEngine]] = []
 
     module = types.ModuleType("mooncake.engine")
     module.TransferEngine = Fake  # type: ignore[attr-defined]
@@ -80,7 +79,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeEngine]]:
     monkeypatch.setattr(_native, "_ipv6", None)
     for name in ("MC_FORCE_TCP", "MC_LOG_LEVEL", "MC_USE_IPV6"):
         monkeypatch.delenv(name, raising=False)
-    yield Fake
+    return Fake
 
 
 @pytest.fixture
@@ -103,7 +102,8 @@ def test_a_write_that_did_not_start_is_not_asked_about(handle: int) -> None:
 @pytest.mark.parametrize(("end", "failed"), [(1, False), (-1, True), (-2, True)])
 def test_an_ended_write_is_not_asked_about_again(end: int, failed: bool) -> None:
     class Vendor:
-        answers = [0, 0, end]
+        def __init__(self) -> None:
+            self.answers = [0, 0, end]
 
         def transfer_check_status(self, handle: int) -> int:
             return self.answers.pop(0)
@@ -206,7 +206,7 @@ def test_what_the_user_says_stays(fake: type[FakeEngine], monkeypatch: pytest.Mo
 def test_ipv6_is_decided_when_the_vendor_is_imported(
     fake: type[FakeEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match="use IPv4.*earlier import") as caught:
+    with pytest.raises(ConfigError, match=r"use IPv4.*earlier import") as caught:
         _native.shared_engine("::1", "tcp", "")  # somebody has imported it before us
     assert caught.value.path == "host"
     monkeypatch.setattr(_native, "_ipv6", None)
