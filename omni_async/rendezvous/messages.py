@@ -217,8 +217,10 @@ class End(Item, tag=18):
 
 
 class Heard(Message, tag=19):
-    taken: int
-    """Since the line began, in the units of its window: said late or twice it changes nothing."""
+    """What has been taken since the line began, so that said late or twice it changes nothing."""
+
+    nbytes: int
+    messages: int
 
 
 AnyMessage = (

@@ -55,6 +55,9 @@ def is_numeric(host: str) -> bool:
 def is_loopback(host: str) -> bool:
     """Whether an address is reached from this host only; a name is not looked up."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.is_loopback

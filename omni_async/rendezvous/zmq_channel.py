@@ -17,7 +17,7 @@ from .._aio.executor import OwnedExecutor
 from ..abc import ChannelHandler, Channels
 from ..model import Endpoint
 from ..observe.log import get_logger
-from .framing import HEADER, MAX_MESSAGE
+from .framing import MAX_MESSAGE
 from .messages import Hello
 from .zmq_address import HostPort, is_loopback, parsed
 from .zmq_bind import bind
@@ -27,15 +27,17 @@ from .zmq_dialer import ZmqDialer
 from .zmq_hosts import local_places, place_of
 from .zmq_line import LineOptions, ZmqLine
 from .zmq_listener import ZmqListener
+from .zmq_window import MESSAGES
+from .zmq_words import longest_message
 from .zmq_zap import Gate
 
 __all__ = ["Curve", "ZmqChannels", "ZmqDialer", "ZmqLine", "ZmqListener"]
 
 _log = get_logger("omni_async.rendezvous")
 
-_MESSAGES_OUT = 40_000
-"""To one receiver; a line's window is full before. Others may let their answers lie."""
-_MESSAGES_IN = 1_000
+_LIMIT = 4 * MESSAGES
+"""Messages between libzmq and the event loop, each way. No line gets here: its window is full before.
+Others may: who takes no answers, or sends more than is read."""
 _KEEPALIVE = (
     (zmq.TCP_KEEPALIVE, 1),
     (zmq.TCP_KEEPALIVE_IDLE, 15),
@@ -134,7 +136,7 @@ class ZmqChannels(Channels):
             router = new_socket(zmq.ROUTER, gate.context if gate is not None else None)
             undo.callback(close_socket, router)
             router.set(zmq.ROUTER_MANDATORY, 1)
-            router.set(zmq.SNDHWM, _MESSAGES_OUT)
+            router.set(zmq.SNDHWM, _LIMIT)
             self._prepare(router)
             if gate is not None:
                 gate.guard(router)
@@ -146,9 +148,8 @@ class ZmqChannels(Channels):
 
     def _prepare(self, socket: zmq.Socket[bytes]) -> None:
         """What both ends have in common."""
-        # Longer messages are told from nonsense here; far longer ones are cut off by libzmq.
-        socket.set(zmq.MAXMSGSIZE, self._options.max_message + 2 * HEADER.size)
-        socket.set(zmq.RCVHWM, _MESSAGES_IN)
+        socket.set(zmq.MAXMSGSIZE, longest_message(self._options.max_message))
+        socket.set(zmq.RCVHWM, _LIMIT)
         socket.set(zmq.HANDSHAKE_IVL, int(self._options.handshake_timeout * 1000))
         for option, value in _KEEPALIVE:
             socket.set(option, value)

@@ -11,6 +11,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Protocol
 
 import zmq
@@ -19,7 +20,7 @@ from ..abc import ChannelHandler
 from ..errors import ProtocolError
 from .handshake import Disagreement, disagreement, first_word
 from .messages import Hello
-from .zmq_context import LAST_WORDS, new_socket
+from .zmq_context import LAST_WORDS, close_socket, new_socket
 from .zmq_hosts import Place
 from .zmq_line import LineOptions, ZmqLine
 from .zmq_monitor import BROKEN, DISCONNECTED, FORBIDDEN, RETRIED, Monitor
@@ -67,28 +68,29 @@ class ZmqDealing:
         self._over = False
         self._cut = False  # the connection is gone
         self._detail: Exception | None = None
-        try:
-            dealer = new_socket(zmq.DEALER)
-        except zmq.ZMQError as error:
-            raise OSError(error.errno, os.strerror(error.errno or 0)) from None
-        try:
-            dealer.set(
-                zmq.ROUTING_ID, b"\1" + os.urandom(15)
-            )  # those that begin with 0 are libzmq's
-            dealer.set(zmq.RECONNECT_IVL, _NEVER)
-            dealer.set(zmq.CONNECT_TIMEOUT, int(options.handshake_timeout * 1000))
-            dealer.set(zmq.IPV6, int(place.family == socket.AF_INET6))
-            prepare(dealer)
-            self._monitor = Monitor(dealer, self._happened, place.where.port)
-        except zmq.ZMQError as error:
-            dealer.close()
-            raise OSError(error.errno, os.strerror(error.errno or 0)) from None
-        self._ready = ReadySocket(dealer, self._heard, self._dry)
+        self._asking: asyncio.Future[OSError] | None = None
+        with ExitStack() as undo:
+            try:
+                dealer = new_socket(zmq.DEALER)
+                undo.callback(close_socket, dealer)
+                # Ids that begin with 0 are libzmq's own.
+                dealer.set(zmq.ROUTING_ID, b"\1" + os.urandom(15))
+                dealer.set(zmq.RECONNECT_IVL, _NEVER)
+                dealer.set(zmq.CONNECT_TIMEOUT, int(options.handshake_timeout * 1000))
+                dealer.set(zmq.IPV6, int(place.family == socket.AF_INET6))
+                prepare(dealer)
+                self._monitor = Monitor(dealer, self._happened, place.where.port)
+                undo.callback(self._monitor.close)
+                self._ready = ReadySocket(dealer, self._heard, self._dry)
+                undo.callback(self._ready.close)
+                dealer.connect(self._address)
+                self._ready.send((packed(hello),))
+            except zmq.ZMQError as error:
+                raise OSError(error.errno, str(error)) from None
+            undo.pop_all()
         self._timer = asyncio.get_running_loop().call_later(
             options.handshake_timeout, self._no_hello, options.handshake_timeout
         )
-        dealer.connect(self._address)
-        self._ready.send((packed(hello),))
 
     # -- for the line ----------------------------------------------------------------------------
 
@@ -119,7 +121,7 @@ class ZmqDealing:
     def _heard(self, frames: Frames) -> None:
         if self._line is not None:
             if len(frames) == 1:
-                self._line.take(frames[0].buffer)
+                self._ready.taken += self._line.take(frames[0].buffer)
             else:
                 self._line.broken(f"a message of {len(frames)} parts came on a line")
             return
@@ -143,6 +145,9 @@ class ZmqDealing:
         word = Words(body, _HELLO_LIMIT).next()
         assert word is not None
         theirs = first_word(word, self._hello.role)
+        if theirs.incarnation == self._hello.incarnation:
+            # Connecting to a port where nobody listens may by chance begin at that very port.
+            raise ConnectionRefusedError("nobody listens there, and the connection led back here")
         reason = disagreement(self._hello, theirs)
         if reason is not None:
             raise Disagreement(reason)
@@ -150,7 +155,10 @@ class ZmqDealing:
 
     def _happened(self, event: int, value: int) -> None:
         if event == RETRIED:
-            self._fail(self._place.why_not())
+            # Told behind the end of a connection, too.
+            if self._line is None and not self._cut and self._asking is None:
+                self._asking = asyncio.ensure_future(self._place.why_not())
+                self._asking.add_done_callback(self._answered)
         elif event == BROKEN:
             self._detail = ProtocolError(
                 f"it does not speak ZeroMQ as this receiver does ({value:#x})"
@@ -160,6 +168,10 @@ class ZmqDealing:
         elif event == DISCONNECTED:
             self._cut = True
             self._ready.look_soon()  # what it said last may still lie in the socket
+
+    def _answered(self, asking: asyncio.Future[OSError]) -> None:
+        if not asking.cancelled():
+            self._fail(asking.result())
 
     def _dry(self) -> None:
         """Everything that has come has been handed over."""
@@ -180,7 +192,7 @@ class ZmqDealing:
         if isinstance(error, ProtocolError):
             error = type(error)(f"{self._address}: {error}", peer=self._address)
         else:
-            error = type(error)(f"{self._address}: {error}")
+            error = type(error)(f"{self._address}: {_said(error)}")
         self._owner.settled(self, error)
 
     # -- the end ---------------------------------------------------------------------------------
@@ -194,5 +206,11 @@ class ZmqDealing:
         if not self._over:
             self._over = True
             self._timer.cancel()
+            if self._asking is not None:
+                self._asking.cancel()
             self._monitor.close()
             self._ready.close(LAST_WORDS if self._line is not None and not self._cut else 0.0)
+
+
+def _said(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error)

@@ -7,8 +7,8 @@ loopback address while another is known.
 
 from __future__ import annotations
 
+import asyncio
 import errno
-import os
 import socket
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ _log = get_logger("omni_async.rendezvous")
 _PROBES = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 """Addresses that documentation reserves: whoever would be asked to reach them knows the way out."""
 _LOOPBACK = "127.0.0.1"
+_MOMENTS = 0.25
 
 
 class Place(NamedTuple):
@@ -44,14 +45,21 @@ class Place(NamedTuple):
     def host(self) -> str:
         return self.where.host
 
-    def why_not(self) -> OSError:
-        """Why nobody could be connected to here, as far as it can be told at once."""
+    async def why_not(self) -> OSError:
+        """Why nobody could be connected to here, as far as one more attempt tells within moments.
+
+        Cancellation: safe.
+        """
         with socket.socket(self.family, socket.SOCK_STREAM) as sock:
             sock.setblocking(False)
-            code = sock.connect_ex(self.sockaddr)
-        if code in (0, errno.EINPROGRESS):
-            return ConnectionError("no connection: nobody listens there, or it cannot be reached")
-        return OSError(code, os.strerror(code))
+            loop = asyncio.get_running_loop()
+            try:
+                await asyncio.wait_for(loop.sock_connect(sock, self.sockaddr), _MOMENTS)
+            except (asyncio.TimeoutError, TimeoutError):
+                return TimeoutError("nobody answers from there")
+            except OSError as error:
+                return error
+        return ConnectionError("there was no connection")
 
 
 def numeric_places(where: HostPort) -> list[Place]:

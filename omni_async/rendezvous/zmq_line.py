@@ -16,13 +16,13 @@ from ..errors import ProtocolError, UsageError
 from .framing import MAX_MESSAGE
 from .heartbeat import Heartbeat
 from .messages import Bye, Heard, Hello, Message, Ping
-from .zmq_window import STEP, Window
+from .zmq_window import Window
 from .zmq_words import END, Waiting, Words, packed, word
 
 _LITTLE = 256 << 10
 """Bytes that are worth no waiting any more."""
 _LAST_WORDS = 1.0
-"""Seconds between a peer's farewell and the conclusion that its end of the line stays open."""
+"""Seconds between a peer's farewell and the conclusion that its end of the line is not coming."""
 _WORDS_PER_TURN = 256
 """Words taken before others on the loop get their turn."""
 _WORTH_TELLING = 4 << 10
@@ -154,9 +154,8 @@ class ZmqLine(Channel):
             if not self._post.put(body):
                 return False
         except ConnectionError as error:
-            self._mute = True
-            self._waiting.clear()
-            self._loop.call_soon(self._end, error)
+            # Word of its end is on its way; what it said before may still lie in the socket.
+            self._fall_silent(error)
             return False
         self._window.say(len(body))
         return True
@@ -168,7 +167,7 @@ class ZmqLine(Channel):
     @property
     def queued(self) -> int:
         """Bytes accepted and, as far as the peer has told, not taken there."""
-        return self._waiting.nbytes + self._window.outstanding
+        return self._waiting.nbytes + self._window.outstanding.nbytes
 
     def when_written(self, call: Callable[[], None]) -> None:
         """See :class:`Channel`."""
@@ -188,15 +187,15 @@ class ZmqLine(Channel):
         if self._open:
             self._post.look()
 
-    def take(self, body: memoryview) -> None:
-        """A message has come for this line."""
+    def take(self, body: memoryview) -> int:
+        """A message has come for this line. Returns: how many words of it were taken."""
         self._beat.heard = True
         if not body:
             self._end(None)
-            return
+            return 0
         self._words = Words(body, self._max_message)
         self._size = len(body)
-        self._take_words()
+        return self._take_words()
 
     def broken(self, reason: str) -> None:
         """What has come is no message of this wire."""
@@ -208,20 +207,23 @@ class ZmqLine(Channel):
             if self._words is None:
                 self._post.go_on()
 
-    def _take_words(self) -> None:
+    def _take_words(self) -> int:
         words, handler = self._words, self._handler
         assert words is not None
+        count = 0
         try:
-            for _ in range(_WORDS_PER_TURN):
-                if not self._open:
-                    return
+            while self._open:
+                if count == _WORDS_PER_TURN:
+                    self._continue()
+                    break
                 body = words.next()
                 if body is None:
                     self._taken()
                     break
+                count += 1
                 message = word(body)
                 if type(message) is Heard:
-                    self._window.hear(message.taken)
+                    self._window.hear(message.nbytes, message.messages)
                     if self._waiting or self._when_written:
                         self.flush()
                     continue
@@ -230,10 +232,10 @@ class ZmqLine(Channel):
                 if type(message) is Hello:
                     raise ProtocolError("a second Hello on one line")
                 if type(message) is Bye and message.held is None:
-                    self._fall_silent()
+                    self._fall_silent(
+                        ProtocolError("it does not listen any more, but keeps the line")
+                    )
                 handler.received(self, message, [])
-            else:
-                self._continue()
         except ProtocolError as error:
             self._end(error)
         except BaseException:
@@ -243,31 +245,32 @@ class ZmqLine(Channel):
         else:
             if self._in_turn and self._open:  # else nothing can have been queued
                 self.flush()
+        return count
 
     def _taken(self) -> None:
         """All words of a message have been handed over."""
         self._words = None
         self._window.take(self._size)
-        if self._window.untold >= STEP:
+        if self._window.worth_telling:
             self._tell_taken()
 
     def _tell_taken(self) -> None:
         """Needs no room: what makes room at the other side must not wait for room here."""
         if self._open and not self._mute:
             self._beat.said = True
-            self._put(packed(Heard(self._window.tell())))
+            self._put(packed(Heard(*self._window.tell())))
 
     def _continue(self) -> None:
         """Take the words behind in the next turn of the loop."""
-        self._post.wait()
-        self._loop.call_soon(self._take_more)
+        if self._open:
+            self._post.wait()
+            self._loop.call_soon(self._take_more)
 
-    def _fall_silent(self) -> None:
-        """The peer takes no words any more; its end of the line is about to come."""
+    def _fall_silent(self, error: Exception) -> None:
+        """The peer takes no words any more; its end of the line is about to come, else this is why."""
         if not self._mute:
             self._mute = True
             self._waiting.clear()
-            error = ProtocolError("it does not listen any more, but keeps the line")
             self._last_words = self._loop.call_later(_LAST_WORDS, self._end, error)
 
     # -- signs of life ---------------------------------------------------------------------------
@@ -275,7 +278,8 @@ class ZmqLine(Channel):
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._beat.period, self._tick)
         speak, silence = self._beat.tick(time.monotonic())
-        if speak or self._window.untold >= _WORTH_TELLING:
+        # Who takes nothing is not sent ever more signs of life.
+        if self._window.untold >= _WORTH_TELLING or (speak and self._window.open):
             self._tell_taken()
         self.flush()
         self._waiting.rest()

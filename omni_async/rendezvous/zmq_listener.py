@@ -158,7 +158,7 @@ class ZmqListener(Listener):
         elif post.line is None:
             pass  # it has been told that its line is over, and does not know yet
         elif len(frames) == 2:
-            post.line.take(frames[1].buffer)
+            self._ready.taken += post.line.take(frames[1].buffer)
         else:
             post.line.broken(f"a message of {len(frames) - 1} parts came on a line")
 

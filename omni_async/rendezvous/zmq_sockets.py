@@ -29,7 +29,7 @@ _NOW = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _LOOKS = 8
 """Messages after which it is cheaper to run into an ``Again`` than to ask before each."""
-_MESSAGES_PER_TURN = 256
+_PER_TURN = 256
 """Messages taken before others on the loop get their turn."""
 
 Frames = list[zmq.Frame]
@@ -44,10 +44,11 @@ class ReadySocket:
             handler and stops nothing.
         on_dry: called whenever everything that has come was taken.
 
-    :attr:`busy` may be set while ``on_message`` runs: no further message is taken until :meth:`resume`.
+    While ``on_message`` runs it may set :attr:`busy`, and no further message is taken until
+    :meth:`resume`; and it may add to :attr:`taken` where a message was worth several.
     """
 
-    __slots__ = ("_fd", "_generation", "_get", "_inside", "_looking", "_loop", "_on_dry", "_on_message", "busy", "socket")  # fmt: skip
+    __slots__ = ("_fd", "_generation", "_get", "_inside", "_looking", "_loop", "_on_dry", "_on_message", "busy", "socket", "taken")  # fmt: skip
 
     def __init__(
         self,
@@ -57,6 +58,8 @@ class ReadySocket:
     ) -> None:
         self.socket = socket
         self.busy = False
+        self.taken = 0
+        """In this turn of the loop."""
         self._on_message = on_message
         self._on_dry = on_dry
         self._loop = asyncio.get_running_loop()
@@ -97,13 +100,15 @@ class ReadySocket:
         if self._inside or self.busy or self._fd < 0:
             return
         self._inside = True
-        taken = 0
+        self.taken = 0
+        looks = _LOOKS
         try:
-            while taken < _MESSAGES_PER_TURN:
-                frames = self._next(ask=taken < _LOOKS)
+            while self.taken < _PER_TURN:
+                frames = self._next(ask=looks > 0)
                 if frames is None:
                     break
-                taken += 1
+                looks -= 1
+                self.taken += 1
                 self._on_message(frames)
                 if self.busy or self._fd < 0:
                     return

@@ -23,6 +23,11 @@ _KEPT_SCRATCH = 64 << 10
 _NO_HEADER = bytes(HEADER.size)
 
 
+def longest_message(limit: int) -> int:
+    """Bytes of the longest message where ``limit`` is that of the longest word."""
+    return limit + _BLOCK + 2 * HEADER.size
+
+
 def pack_into(target: bytearray, start: int, message: Message, limit: int) -> None:
     """Put a word behind ``start``, and cut ``target`` off behind it.
 
