@@ -101,6 +101,9 @@ class Receivers:
             self._give_up(number, channel)
         channel.close()
         written_to = self._wiring.engine.verb is Verb.WRITE  # then it never reads here
+        if number in self._met:
+            # Now, not with the end of the last write: one that waits for the way need not wait on.
+            self._wiring.engine.part(self._met.pop(number))
         self._core.peer_ended(number, proven=proven or written_to)
         self._retire(number)
         self._pump()
@@ -135,8 +138,6 @@ class Receivers:
         if number not in self.channels and number not in self._writes:
             for remote in self._remote.pop(number, {}).values():
                 self._wiring.engine.detach(remote)
-            if number in self._met:
-                self._wiring.engine.part(self._met.pop(number))
 
     def poll(self) -> None:
         """Hear what has arrived already: the last word of a delivery, before it counts as unclaimed."""
