@@ -27,7 +27,7 @@ from ..rendezvous.messages import WIRE, Hello
 from .arguments import stage_name
 from .base import Transport
 from .delivery import Delivery
-from .foreign import no_streams, speaks_vllm_omni
+from .foreign import checked_engine, no_streams, receiving_of, speaks_vllm_omni
 from .limits import DEFAULT, Timeout, put_limit
 from .receiving import Receiving
 from .sending import Sending
@@ -60,11 +60,11 @@ class DirectTransport(Transport):
         super().__init__(endpoint, role, backend.capabilities(options), linger)
         self._wiring = wiring = self._wire(backend, options)
         self._sending = Sending(wiring) if role == "sender" else None
-        self._receiving = Receiving(wiring) if role == "receiver" else None
+        self._receiving = receiving_of(wiring) if role == "receiver" else None
 
     def _wire(self, backend: DirectBackend, options: Options) -> Wiring:
         loop = asyncio.get_running_loop()
-        engine = backend.engine(options, self.role)
+        engine = checked_engine(backend.engine(options, self.role), backend.name, options)
 
         def register(block: Block) -> Region:
             return engine.register(block.address, block.nbytes, fd=block.fd)
@@ -161,7 +161,7 @@ class DirectTransport(Transport):
         self, where: TransferKey, window: int, metadata: Mapping[str, Any] | None
     ) -> ChunkReader:
         assert self._receiving is not None
-        if speaks_vllm_omni(self._wiring.options):
+        if not isinstance(self._receiving, Receiving):
             raise no_streams(where)
         return DirectReader(self._wiring, self._receiving, self._bound, where, window, metadata)
 
@@ -306,7 +306,8 @@ class DirectTransport(Transport):
             )
 
     def __del__(self, _warn: Any = warnings.warn) -> None:
-        if getattr(self, "_closing", True) is None:
+        opened = hasattr(self, "_wiring")  # else there was never anything to close
+        if opened and self._closing is None:
             _warn(f"{self!r} was never closed", ResourceWarning, stacklevel=2, source=self)
 
 

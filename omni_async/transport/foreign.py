@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..abc import AddressedOptions, Options
+from ..abc import AddressedOptions, Engine, Options
 from ..codec import Encoded, encode
-from ..errors import UsageError
+from ..errors import ConfigError, UsageError
 from ..interop.vllm_omni import objects
 from ..model import TransferKey
+from .foreign_receiving import ForeignReceiving
+from .receiving import Receiving
+from .wiring import Wiring
 
 
 def speaks_vllm_omni(options: Options) -> bool:
@@ -24,6 +27,26 @@ def speaks_vllm_omni(options: Options) -> bool:
 def encoder_of(options: Options) -> Callable[[Any], Encoded]:
     """What encodes the values of an edge."""
     return objects.encode if speaks_vllm_omni(options) else encode
+
+
+def receiving_of(wiring: Wiring) -> Receiving | ForeignReceiving:
+    """The receiving half of an edge."""
+    return ForeignReceiving(wiring) if speaks_vllm_omni(wiring.options) else Receiving(wiring)
+
+
+def checked_engine(engine: Engine, backend: str, options: Options) -> Engine:
+    """The engine, if it can speak with whom the edge is for.
+
+    Raises:
+        ConfigError: no connector of vLLM-Omni could find it; it is closed.
+    """
+    if speaks_vllm_omni(options) and not engine.session:
+        engine.close()
+        raise ConfigError(
+            f"{backend}: 'peer: vllm-omni' is spoken by MooncakeTransferEngineConnector only",
+            path="extra.peer",
+        )
+    return engine
 
 
 def no_streams(where: TransferKey) -> UsageError:

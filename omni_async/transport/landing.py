@@ -19,7 +19,7 @@ from .link import Link
 from .waiting import Waiting
 
 
-async def land(waiting: Waiting, offer: Offer) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
+async def land(waiting: Waiting[Link], offer: Offer) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
     """Slots of our own with the payload in them.
 
     Cancellation: safe; slots under an operation stay quarantined until it has ended.

@@ -115,6 +115,10 @@ class Link:
             text += f", silent for {seconds:.1f} s (stopped, or in a long synchronous step?)"
         return text
 
+    def phase(self, op: int) -> Phase | None:
+        """What an operation waits for."""
+        return self.core.phase(op)
+
     def trouble(self) -> str:
         error = self.dialer.refused() or self._loss
         return f" ({error})" if error is not None else ""

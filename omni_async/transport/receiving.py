@@ -16,9 +16,8 @@ from ..errors import (
     KeyNotFound,
     OmniAsyncError,
     TransferCancelled,
-    UsageError,
 )
-from ..model import Endpoint, Region, TransferKey, Verb
+from ..model import Region, TransferKey, Verb
 from ..observe.streams import Flowing
 from ..rendezvous.completions import CompletionRegistry
 from ..rendezvous.messages import Regions
@@ -26,6 +25,7 @@ from ..rendezvous.stream_readers import Inlet
 from .delivery import Delivery
 from .limits import ASK_SECONDS, DEFAULT, Timeout, move_limit
 from .link import Link
+from .senders import Senders
 from .taking import take
 from .waiting import Waiting, Waits
 from .wiring import Wiring
@@ -57,9 +57,7 @@ class Receiving:
         self._links: dict[str, Link] = {}
         self._by_stage: dict[str, Link] = {}
         """Where gets without metadata go."""
-        self._senders: dict[int | None, str] = {}
-        self._expected: dict[str, tuple[int, int]] = {}
-        """Rank and replica of the sender, where they are not this receiver's own."""
+        self._senders = Senders(wiring)
         self._completions = CompletionRegistry(wiring.loop)
         if wiring.engine.verb is Verb.WRITE:
             wiring.pool.on_grow = self._grown
@@ -79,11 +77,11 @@ class Receiving:
         return sum(len(link.core) for link in self._links.values()) - self.parked
 
     def update_sender(self, host: str, port: int, rank: int | None) -> None:
-        self._senders[rank] = _address(host, port)
+        self._senders.update(host, port, rank)
         self._by_stage.clear()
 
     def expect(self, stage: str, rank: int, replica: int) -> None:
-        self._expected[stage] = (rank, replica)
+        self._senders.expect(stage, rank, replica)
         self._by_stage.pop(stage, None)
 
     async def get(
@@ -164,33 +162,13 @@ class Receiving:
             )
 
     def _link(self, where: TransferKey, metadata: Mapping[str, Any] | None) -> Link:
-        address = self._address_of(where, metadata)
+        address = self._senders.address_of(where, metadata)
         link = self._links.get(address)
         if link is None:
             link = self._links[address] = Link(self._wiring, address, self._completions)
         if not metadata:
             self._by_stage[where.from_stage] = link
         return link
-
-    def _address_of(self, where: TransferKey, metadata: Mapping[str, Any] | None) -> str:
-        """Metadata first, then what was configured or told, then what the endpoint's name says."""
-        me = self._wiring.endpoint
-        if metadata:
-            return _address(metadata.get("source_host"), metadata.get("source_port"))
-        for rank in (me.rank, None):
-            if rank in self._senders:
-                return self._senders[rank]
-        own = (me.rank, me.replica)
-        sender = Endpoint(
-            me.namespace, where.from_stage, *self._expected.get(where.from_stage, own)
-        )
-        address = self._wiring.channels.address_of(sender)
-        if address is None:
-            raise UsageError(
-                f"get on {where.edge}: the sender's address is not known; pass metadata, configure "
-                "sender_host and sender_zmq_port, or call update_sender_info"
-            )
-        return address
 
     def _grown(self, region: Region) -> None:
         for link in self._links.values():
@@ -253,21 +231,3 @@ class Receiving:
     def _end_lines(self) -> None:
         for link in self._links.values():
             link.close(self._reason)
-
-
-def _address(host: object, port: object) -> str:
-    """What a dialer takes, of the two words that a control plane or a caller gave."""
-    if (
-        not isinstance(host, str)
-        or not host
-        or not isinstance(port, int)
-        or isinstance(port, bool)
-        or not 0 <= port <= 65535
-    ):
-        raise UsageError(
-            "a sender has a host (str) and a port (int), in metadata as source_host and "
-            f"source_port, not {host!r} and {port!r}"
-        )
-    if "://" in host or host.startswith(("unix:", "local:")):
-        return host
-    return f"tcp://{host}:{port}"

@@ -27,7 +27,7 @@ _MEANWHILE = "was lost while the payload was taken"
 
 
 async def take(
-    waiting: Waiting, offer: Offer, *, raw: bool, copy: bool | None, device: Any
+    waiting: Waiting[Link], offer: Offer, *, raw: bool, copy: bool | None, device: Any
 ) -> Delivery:
     """Take what was offered.
 

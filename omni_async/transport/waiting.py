@@ -7,7 +7,7 @@ Never: cancels anything; whoever gives a get up does.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from .._aio.deadline import Deadlines
 from ..errors import (
@@ -21,7 +21,29 @@ from ..errors import (
 )
 from ..model import TransferKey
 from ..rendezvous.messages import Fail, FailCode
-from .link import Link
+from ..rendezvous.receiver import Phase
+from .wiring import Wiring
+
+
+class Line(Protocol):
+    """The way to one sender, as far as those who wait for it know it."""
+
+    @property
+    def wiring(self) -> Wiring: ...
+
+    @property
+    def peer(self) -> str: ...
+
+    def describe(self) -> str:
+        """What is known of the sender, for errors."""
+        ...
+
+    def phase(self, op: int) -> Phase | None:
+        """What an operation waits for."""
+        ...
+
+
+L = TypeVar("L", bound=Line)
 
 
 class Waits:
@@ -29,12 +51,12 @@ class Waits:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.deadlines = Deadlines(loop)
-        self._by_key: dict[str, dict[Waiting, None]] = {}
+        self._by_key: dict[str, dict[Waiting[Any], None]] = {}
 
-    def add(self, waiting: Waiting) -> None:
+    def add(self, waiting: Waiting[Any]) -> None:
         self._by_key.setdefault(waiting.where.key, {})[waiting] = None
 
-    def remove(self, waiting: Waiting) -> None:
+    def remove(self, waiting: Waiting[Any]) -> None:
         key = waiting.where.key
         others = self._by_key[key]
         del others[waiting]
@@ -46,12 +68,12 @@ class Waits:
         return sum(waiting.cancel() for waiting in list(self._by_key.get(owner, ())))
 
 
-class Waiting:
+class Waiting(Generic[L]):
     """What one get is about, and how long it may take."""
 
     __slots__ = ("_future", "_limit", "_waits", "deadline", "link", "op", "where")
 
-    def __init__(self, waits: Waits, link: Link, where: TransferKey, op: int) -> None:
+    def __init__(self, waits: Waits, link: L, where: TransferKey, op: int) -> None:
         self._waits = waits
         self.link = link
         self.where = where
@@ -88,7 +110,7 @@ class Waiting:
         return word
 
     def _expire(self) -> None:
-        phase = self.link.core.phase(self.op)
+        phase = self.link.phase(self.op)
         text = phase.value if phase is not None else "ending"
         self._end(
             TransferTimeout(

@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from omni_async import registry
+from omni_async.cli.free_ports import FreePorts
+from omni_async.testing.doubles.loopback import FAULTS
+
+from .double import SessionDouble
+
 if TYPE_CHECKING:
     from .serializer import Serializer
 
@@ -32,3 +38,27 @@ def theirs(omni_wheel: Path) -> Iterator[Serializer]:
     serializer = Serializer(str(omni_wheel))
     yield serializer
     serializer.close()
+
+
+@pytest.fixture
+def session_double() -> Iterator[None]:
+    """The loopback engine under a name that others find it by."""
+    registry.register_backend(SessionDouble())
+    yield
+    FAULTS.clear()
+
+
+@pytest.fixture
+def ports() -> Iterator[FreePorts]:
+    with FreePorts() as kept:
+        yield kept
+
+
+@pytest.fixture
+def port(ports: FreePorts) -> int:
+    return ports.of("one")
+
+
+@pytest.fixture
+def other_port(ports: FreePorts) -> int:
+    return ports.of("other")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import omni_async
-from omni_async import registry
-from omni_async.cli.free_ports import FreePorts
 from omni_async.errors import EncodeError, KeyExists, KeyNotFound, UsageError
 from omni_async.interop.vllm_omni.reading import read
 from omni_async.testing.doubles.loopback import FAULTS, Fault
@@ -22,19 +20,7 @@ from .double import SessionDouble
 from .receiver import Receiver, receiver
 
 torch = pytest.importorskip("torch")
-
-
-@pytest.fixture(autouse=True)
-def known() -> Iterator[None]:
-    registry.register_backend(SessionDouble())
-    yield
-    FAULTS.clear()
-
-
-@pytest.fixture
-def port() -> Iterator[int]:
-    with FreePorts() as ports:
-        yield ports.of("sender")
+pytestmark = pytest.mark.usefixtures("session_double")
 
 
 @contextlib.asynccontextmanager

@@ -79,7 +79,7 @@ def read(landed: Buffer, nbytes: int, *, copy: bool = False, device: Any = None)
         UsageError: ``device`` cannot take a tensor.
     """
     try:
-        start = _begin(landed, nbytes)
+        start = begin(landed, nbytes)
         return _Reading(landed, copy, device).value(landed.data[start : start + nbytes], 0)
     except UsageError:  # a ValueError, but not the object's fault
         raise
@@ -89,7 +89,7 @@ def read(landed: Buffer, nbytes: int, *, copy: bool = False, device: Any = None)
         raise DecodeError(f"the object is malformed ({type(error).__name__}: {error})") from error
 
 
-def _begin(landed: Buffer, nbytes: int) -> int:
+def begin(landed: Buffer, nbytes: int) -> int:
     """Where in ``landed`` there is something that is one MessagePack value."""
     try:
         _skip(landed.data[:nbytes])
