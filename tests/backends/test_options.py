@@ -86,11 +86,11 @@ def test_the_reference_has_every_connector(name: str) -> None:
         (SharedMemoryOptions, {"socket_dir"}),
         (MooncakeStoreOptions, {"metadata_server", "master", "proto"}),
         (YuanrongOptions, set()),
-        (AddressedOptions, {"zmq_port", "peer", "port_scheme"}),
-        (MooncakeTransferEngineOptions, {"zmq_port", "peer", "port_scheme", "protocol"}),
-        (YuanrongTransferEngineOptions, {"zmq_port", "peer", "port_scheme", "protocol"}),
-        (MoriTransferEngineOptions, {"zmq_port", "peer", "port_scheme", "backend_type"}),
-        (NixlOptions, {"zmq_port", "peer", "port_scheme", "backends"}),
+        (AddressedOptions, {"zmq_port", "curve", "peer", "port_scheme"}),
+        (MooncakeTransferEngineOptions, {"zmq_port", "curve", "peer", "port_scheme", "protocol"}),
+        (YuanrongTransferEngineOptions, {"zmq_port", "curve", "peer", "port_scheme", "protocol"}),
+        (MoriTransferEngineOptions, {"zmq_port", "curve", "peer", "port_scheme", "backend_type"}),
+        (NixlOptions, {"zmq_port", "curve", "peer", "port_scheme", "backends"}),
     ],
 )
 def test_what_both_ends_agree_in(model: type[Options], wide: set[str]) -> None:
@@ -169,6 +169,51 @@ def test_the_scheme_of_ports(model: type[AddressedOptions]) -> None:
 
 
 # --- one by one -----------------------------------------------------------------------------------
+
+
+PUBLIC = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
+SECRET = "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs"
+
+
+def test_keys() -> None:
+    one = AddressedOptions(
+        curve={"server_secret_key": SECRET, "allowed_clients": [PUBLIC, "/etc/more"]}  # type: ignore[arg-type]
+    )
+    other = AddressedOptions(
+        curve={"server_public_key": PUBLIC, "client_secret_key": "/etc/mine"}  # type: ignore[arg-type]
+    )
+    assert one.curve_keys == {"server_secret_key": SECRET, "allowed_clients": [PUBLIC, "/etc/more"]}
+    assert one.edge_values() == other.edge_values() != AddressedOptions().edge_values()
+    assert AddressedOptions().curve_keys is None
+
+
+@pytest.mark.parametrize(
+    ("curve", "text"),
+    [
+        ({}, "a sender needs server_secret_key with allowed_clients, a receiver"),
+        ({"server_secret_key": SECRET}, "a sender needs"),
+        ({"server_secret_key": SECRET, "allowed_clients": []}, "allowed_clients"),
+        ({"server_public_key": PUBLIC, "client_secret_key": ""}, "is not empty"),
+        ({"server_public_key": PUBLIC, "client_secret_key": SECRET, "domain": "x"}, "domain"),
+        ("x", "curve"),
+    ],
+)
+def test_keys_that_are_none(curve: Any, text: str) -> None:
+    assert text in refused(AddressedOptions, curve=curve)
+
+
+def test_keys_and_a_peer_that_has_none() -> None:
+    curve = {"server_public_key": PUBLIC, "client_secret_key": SECRET}
+    assert "has no keys" in refused(AddressedOptions, peer="vllm-omni", curve=curve)
+
+
+def test_a_secret_is_shown_nowhere() -> None:
+    curve = {"server_public_key": PUBLIC, "client_secret_key": SECRET}
+    options = AddressedOptions(curve=curve)  # type: ignore[arg-type]
+    for text in (repr(options), str(options), options.model_dump_json()):
+        assert SECRET not in text
+    files = AddressedOptions(curve={**curve, "client_secret_key": "/etc/mine"})  # type: ignore[arg-type]
+    assert "/etc/mine" in files.model_dump_json()
 
 
 def test_mooncake_transfer_engine() -> None:

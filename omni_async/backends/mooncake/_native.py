@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import importlib
 import os
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -65,8 +66,7 @@ class NativeEngine:
     def __init__(self, native: Any, host: str, protocol: str) -> None:
         self._native = native
         self.protocol = protocol
-        self.session = f"[{host}]" if ":" in host else host
-        self.session += f":{native.get_rpc_port()}"
+        self.session = _session(host, native.get_rpc_port())
         """By which peers find it."""
         self._lock = threading.Lock()
         self._openings = 0
@@ -116,7 +116,8 @@ class NativeEngine:
     def open(self, session: str, page: int) -> Write:
         """Get to know a peer, by a first write of one byte; blocks.
 
-        All other writes wait meanwhile, so :meth:`reach` comes first: then the peer answers at once.
+        All other writes wait meanwhile, so :meth:`reach` comes first: then the peer answers at once. Should
+        it be stopped in between, :meth:`cut` ends the wait.
 
         Args:
             session: the peer's.
@@ -134,6 +135,17 @@ class NativeEngine:
             self._known.add(session)
         return write
 
+    def cut(self, session: str) -> None:
+        """End conversations with the peer's engine about itself, for which the vendor would wait a minute.
+
+        Writes travel on other connections, to another port.
+        """
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(number))) as sock:
+                tcp = sock.family in (socket.AF_INET, socket.AF_INET6)
+                if tcp and _session(*sock.getpeername()[:2]) == session:
+                    sock.shutdown(socket.SHUT_RDWR)
+
     def submit(self, session: str, local: int, remote: int, nbytes: int) -> Write:
         """Begin to write to a peer that is known; takes microseconds unless the engine :attr:`waits`.
 
@@ -146,6 +158,10 @@ class NativeEngine:
     def _submit(self, session: str, local: int, remote: int, nbytes: int) -> Write:
         handle = self._native.transfer_submit_write(session, local, remote, nbytes)
         return Write(self._native, handle)
+
+
+def _session(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 _PAGE = 4096

@@ -79,6 +79,7 @@ class MooncakeTransferEngineBackend(DirectBackend):
             sender_host=mine.sender_host,
             sender_port=mine.sender_zmq_port,
             peer_timeout=mine.peer_timeout,
+            curve=mine.curve_keys,
         )
 
 

@@ -24,6 +24,10 @@ from ._native import NAME, NativeEngine, Write
 
 PAUSE = 5.0
 """Seconds without a write after which the way is tried again."""
+OPENING = 2.0
+"""Seconds that a peer, which has just answered, may take to tell of itself; others wait for it."""
+OPENINGS = 3
+"""How often it is asked to."""
 ROUNDS = 4
 """How often it is tried. The engine opens a lost connection again at the next write, or a second later."""
 LANES = 4
@@ -204,19 +208,26 @@ class Contact:
     async def _open(self) -> None:
         # A thread for this peer alone: one that is stopped keeps it for a minute.
         executor = OwnedExecutor(f"mooncake-{self.session}", 1)
+        native, session = self._native, self.session
         try:
-            await executor.run(self._native.reach, self.session)
-            write = await executor.run(self._native.open, self.session, self._word.page)
+            for _ in range(OPENINGS):
+                await executor.run(native.reach, session)
+                timer = self._loop.call_later(OPENING, native.cut, session)
+                try:
+                    write = await executor.run(native.open, session, self._word.page)
+                finally:
+                    timer.cancel()
+                if native.knows(session):
+                    await self._watch.until(write.ended)
+                    return
         finally:
             executor.close()
-        await self._watch.until(write.ended)
-        if not self._native.knows(self.session):
-            raise EngineFault(
-                f"the peer's engine at {self.session} does not tell of itself",
-                status=write.status,
-                backend=NAME,
-                peer=self.session,
-            )
+        raise EngineFault(
+            f"the peer's engine at {session} does not tell of itself",
+            status="unknown",
+            backend=NAME,
+            peer=session,
+        )
 
     async def _tried(self) -> bool:
         """Whether bytes get through on all connections."""

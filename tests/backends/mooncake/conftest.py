@@ -14,8 +14,8 @@ import pytest
 from omni_async.backends.mooncake import _native
 from omni_async.backends.mooncake.engine import MooncakeEngine
 from tests.cases.processes import Process, Processes
+from tests.mooncake import engine_or_skip
 
-HOST = "127.0.0.1"
 AGENT = "tests.backends.mooncake.agent"
 MIB = 1 << 20
 
@@ -23,10 +23,7 @@ MIB = 1 << 20
 @pytest.fixture(scope="session")
 def native() -> _native.NativeEngine:
     """This process's engine."""
-    try:
-        return _native.shared_engine(HOST, "tcp", "")
-    except ImportError as error:
-        pytest.skip(f"no Mooncake engine: {error}")
+    return engine_or_skip()
 
 
 @pytest.fixture

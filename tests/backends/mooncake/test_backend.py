@@ -1,4 +1,4 @@
-"""The whole backend, its words over Unix sockets: opening, closing, leaving."""
+"""The whole backend, its words over Unix sockets: opening and closing."""
 
 from __future__ import annotations
 
@@ -158,32 +158,3 @@ async def test_closing_gives_registered_memory_back(
         [region] = _wiring(rx).pool.regions.values()
     native.register(region.address, region.nbytes)  # nobody has it registered
     native.unregister(region.address)
-
-
-# --- leaving --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("how", "code"),
-    [
-        ("closed", 0),
-        ("not closed", 0),
-        ("in the middle", 0),
-        ("error", 3),
-        ("many times", 0),
-    ],
-)
-def test_a_process_leaves(native: object, namespace: str, how: str, code: int) -> None:
-    """At once and without a word, whatever it left open."""
-    begun = time.monotonic()
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.backends.mooncake.leaver", how, namespace],
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-    assert ended.returncode == code, ended.stderr
-    assert ended.stdout == ""
-    assert "Traceback" not in ended.stderr
-    assert time.monotonic() - begun < 20

@@ -164,18 +164,3 @@ async def test_connections_that_were_lost_in_a_pause(one_pair: Pair) -> None:
         assert await pair.receiver.do("cut") > 0
         await pair.sender.do("age", seconds=6)
         await pair.arrives(fill)
-
-
-async def test_after_a_pause_of_ten_seconds(one_pair: Pair) -> None:
-    await one_pair.arrives(1)
-    await asyncio.sleep(10)
-    assert await one_pair.write((0, 0, 100)) < 1
-    await one_pair.arrives(2)
-
-
-@pytest.mark.soak
-async def test_after_a_pause_of_a_minute(one_pair: Pair) -> None:
-    await one_pair.arrives(1)
-    await asyncio.sleep(60)
-    assert await one_pair.write((0, 0, 100)) < 1
-    await one_pair.arrives(2)
