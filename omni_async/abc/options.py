@@ -150,6 +150,64 @@ class Options(pydantic.BaseModel):
         return self.buffer_ttl_seconds if self.buffer_ttl_seconds > 0 else math.inf
 
 
+KEY_LENGTH = 40
+"""Characters of a CURVE key, as Z85."""
+_KEY = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+_HALVES = (("server_secret_key", "allowed_clients"), ("server_public_key", "client_secret_key"))
+
+
+def is_secret(value: str | None) -> bool:
+    """Whether it is a key itself and no name of a file."""
+    return value is not None and _KEY.fullmatch(value) is not None
+
+
+class CurveOptions(pydantic.BaseModel):
+    """Keys by which words are encrypted and receivers are known. A sender reads the first two, a
+    receiver the others. Each is a key, 40 characters of Z85, or the name of a file with one."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    server_secret_key: str | None = option(
+        None, "The sender's own key. A file with it must be readable by its owner alone."
+    )
+    allowed_clients: list[str] | None = option(
+        None,
+        "Public keys of the receivers that are served; a file may have one on each line.",
+        said="a list of keys, or of names of files with keys",
+        min_length=1,
+    )
+    server_public_key: str | None = option(
+        None, "The sender's public key, by which a receiver knows it."
+    )
+    client_secret_key: str | None = option(
+        None, "The receiver's own key. A file with it must be readable by its owner alone."
+    )
+
+    @pydantic.field_validator("*")
+    @classmethod
+    def _not_empty(cls, value: str | list[str] | None) -> str | list[str] | None:
+        if value is not None and not all([value] if isinstance(value, str) else value):
+            raise ValueError("a key, or the name of a file with one, is not empty")
+        return value
+
+    @pydantic.model_validator(mode="after")
+    def _whole(self) -> CurveOptions:
+        there = {name for half in _HALVES for name in half if getattr(self, name) is not None}
+        if not any(there.issuperset(half) for half in _HALVES):
+            halves = " and ".join(map(" with ".join, _HALVES))
+            raise ValueError(f"a sender needs {halves.replace(' and ', ', a receiver ')}")
+        return self
+
+    @pydantic.field_serializer("server_secret_key", "client_secret_key", when_used="json")
+    def _hidden(self, value: str | None) -> str | None:
+        return "(a secret key)" if is_secret(value) else value
+
+    def __str__(self) -> str:
+        return "set"
+
+    __repr__ = __str__
+
+
 class AddressedOptions(Options):
     """Options of a connector whose receiver is told where the sender listens."""
 
@@ -191,6 +249,24 @@ class AddressedOptions(Options):
         edge_wide=True,
     )
 
+    curve: CurveOptions | None = option(
+        None,
+        "Keys, where words between sender and receiver are to be encrypted and only known receivers "
+        "served: `server_secret_key` and `allowed_clients` for the sender, `server_public_key` and "
+        "`client_secret_key` for the receiver. Without it anybody who reaches the port may ask.",
+        edge_wide=True,
+        said="keys, or names of files with keys",
+    )
+
+    @pydantic.field_validator("curve")
+    @classmethod
+    def _peer_has_keys(
+        cls, value: CurveOptions | None, info: pydantic.ValidationInfo
+    ) -> CurveOptions | None:
+        if value is not None and info.data.get("peer") == "vllm-omni":
+            raise ValueError("vLLM-Omni has no keys; remove this, or 'peer: vllm-omni'")
+        return value
+
     @pydantic.field_validator("port_scheme")
     @classmethod
     def _peer_knows_it(cls, value: str, info: pydantic.ValidationInfo) -> str:
@@ -204,4 +280,11 @@ class AddressedOptions(Options):
         return "strided" if self.peer == "vllm-omni" else self.port_scheme
 
     def edge_values(self) -> dict[str, Any]:
-        return {**super().edge_values(), "port_scheme": self.scheme}
+        # Whether there are keys: which, each end knows of itself.
+        keys = "set" if self.curve is not None else None
+        return {**super().edge_values(), "port_scheme": self.scheme, "curve": keys}
+
+    @property
+    def curve_keys(self) -> dict[str, Any] | None:
+        """:attr:`curve` as plain values."""
+        return None if self.curve is None else self.curve.model_dump(exclude_none=True)

@@ -131,15 +131,30 @@ def _read(field: FieldInfo, value: Any) -> Any:
         return value
 
 
-def _text(options: type[Options], key: str, values: Mapping[str, Any], detail: Any) -> str:
+def _text(
+    options: type[pydantic.BaseModel], key: str, values: Mapping[str, Any], detail: Any
+) -> str:
     if key not in options.model_fields:
         meant = nearest(key, options.model_fields)
         return "unknown option" + (f"; did you mean {meant!r}?" if meant else "")
+    inner = _model_of(options.model_fields[key])
+    if inner is not None and len(detail["loc"]) > 1:
+        below = str(detail["loc"][1])
+        text = _text(inner, below, values[key], {**detail, "loc": detail["loc"][1:]})
+        return f"{below}: {text}"
     if detail["type"] == "value_error":  # a rule of the model's own, in its own words
         return str(detail["ctx"]["error"])
     said = repr(values[key])
     said = said if len(said) <= 40 else f"{said[:37]}..."
     return f"has to be {kind_of(options.model_fields[key])}, not {said}"
+
+
+def _model_of(field: FieldInfo) -> type[pydantic.BaseModel] | None:
+    """The model of an option that has options of its own."""
+    for kind in (field.annotation, *get_args(field.annotation)):
+        if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
+            return kind
+    return None
 
 
 def kind_of(field: FieldInfo) -> str:

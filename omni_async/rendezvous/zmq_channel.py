@@ -9,7 +9,9 @@ A sender has one ROUTER for all of its receivers; a receiver has one DEALER for 
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from contextlib import ExitStack
+from typing import Any
 
 import zmq
 
@@ -60,7 +62,7 @@ class ZmqChannels(Channels):
         peer_timeout: seconds after which it is told again.
         max_message: bytes of the largest word.
         handshake_timeout: seconds a peer may take for its first word.
-        curve: keys, where words are to be encrypted and receivers must be known.
+        curve: arguments of :class:`Curve`, where words are to be encrypted and receivers known.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class ZmqChannels(Channels):
         peer_timeout: float = 30.0,
         max_message: int = MAX_MESSAGE,
         handshake_timeout: float = 5.0,
-        curve: Curve | None = None,
+        curve: Mapping[str, Any] | None = None,
     ) -> None:
         self._host = host
         self._port = port
@@ -82,7 +84,7 @@ class ZmqChannels(Channels):
         if sender_host is not None and sender_port is not None:
             self._sender = HostPort(sender_host, sender_port)
         self._options = LineOptions(silent_after, peer_timeout, max_message, handshake_timeout)
-        self._curve = curve
+        self._curve = None if curve is None else Curve(**curve)
 
     def address_of(self, endpoint: Endpoint) -> str | None:
         """``tcp://…`` of the sender that was configured, whichever endpoint is meant."""

@@ -22,6 +22,8 @@ from ..errors import ConfigError
 
 _LENGTH = 40
 _LARGEST = 64 << 10
+_PATH = re.compile(r"[\w./~ -]+")
+"""What a key hardly ever looks like."""
 _CERTIFICATE = re.compile(r'^\s*(public|secret)-key\s*=\s*"([^"]*)"', re.MULTILINE)
 
 
@@ -155,7 +157,7 @@ def _content(name: str, path: str, *, secret: bool) -> str:
             return file.read(_LARGEST)
     except OSError as error:
         # It may be a key with a mistake in it: what is secret is not to stand in a log.
-        shown = "what stands there" if secret and "/" not in name else repr(name)
+        shown = repr(name) if _PATH.fullmatch(name) else "what stands there"
         raise ConfigError(
             f"{path}: {shown} is neither a key of {_LENGTH} characters nor a file that can be read: "
             f"{os.strerror(error.errno or 0)}",
@@ -178,5 +180,6 @@ def _listed(content: str, path: str) -> list[str]:
     certificate = dict(_CERTIFICATE.findall(content))
     if certificate:
         return [_one(content, "public", path)]
-    words = [line.split("#")[0].split() for line in content.splitlines()]
-    return [line[0] for line in words if line]
+    first = [line.split(maxsplit=1)[0] for line in content.splitlines() if line.strip()]
+    # A key may begin like a comment; a comment does not happen to be 40 characters without a space.
+    return [word for word in first if len(word) == _LENGTH or not word.startswith("#")]

@@ -111,7 +111,11 @@ class ZmqListener(Listener):
         self._loop = asyncio.get_running_loop()
         context = None if gate is None else gate.context
         self._monitor = Monitor(router, self._happened, self.port, context)
-        self._ready = ReadySocket(router, self._heard, self._dry)
+        try:
+            self._ready = ReadySocket(router, self._heard, self._dry)
+        except BaseException:
+            self._monitor.close()
+            raise
 
     def bind(self, sock: socket.socket) -> None:
         """Begin to listen, with a socket that is bound already and is libzmq's from here on."""

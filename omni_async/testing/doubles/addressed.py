@@ -37,4 +37,5 @@ class LoopbackZmq(LoopbackBackend):
             sender_host=options.sender_host,
             sender_port=options.sender_zmq_port,
             peer_timeout=options.peer_timeout,
+            curve=options.curve_keys,
         )
