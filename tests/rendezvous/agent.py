@@ -12,10 +12,10 @@ import sys
 import time
 from typing import Any
 
-from omni_async.abc import Channel
+from omni_async.abc import Channel, Channels
 from omni_async.errors import OmniAsyncError
 from omni_async.model import Endpoint
-from omni_async.rendezvous.messages import Done, Message, Want
+from omni_async.rendezvous.messages import Bye, Done, Message, Want
 from omni_async.rendezvous.unix_channel import UnixChannels
 from tests.rendezvous.lines import hello, regions
 
@@ -25,7 +25,8 @@ class Obedient:
         pass
 
     def received(self, channel: Channel, message: Message, fds: list[int]) -> None:
-        assert isinstance(message, Want)
+        if not isinstance(message, Want):
+            return
         order, _, value = message.key.partition(":")
         if order == "fds":
             files = [os.memfd_create("region") for _ in range(int(value))]
@@ -40,6 +41,9 @@ class Obedient:
             os.closerange(0, 3)
             time.sleep(3)
             os._exit(0)
+        elif order == "leave":
+            channel.send(Bye("leaving", []))
+            raise SystemExit(0)  # with everything open
         channel.send(Done(message.op))
 
     def silent(self, channel: Channel, seconds: float) -> None:
@@ -56,14 +60,20 @@ def say(word: str) -> None:
 
 async def serve(namespace: str, options: dict[str, str]) -> None:
     changes: dict[str, Any] = {"wire": int(options["wire"])} if "wire" in options else {}
-    channels = UnixChannels(options.get("socket_dir"), silent_after=0.4)
+    channels: Channels
+    if "port" in options:
+        from omni_async.rendezvous.zmq_channel import ZmqChannels
+
+        channels = ZmqChannels("127.0.0.1", int(options["port"]), silent_after=0.4)
+    else:
+        channels = UnixChannels(options.get("socket_dir"), silent_after=0.4)
     mine = hello("sender", namespace, **changes)
     try:
         listener = await channels.listen(Endpoint(namespace, "0", 0, 0), mine, Obedient())
     except OmniAsyncError as error:
         say(type(error).__name__)
         return
-    say("ready")
+    say(f"ready {listener.port}" if listener.port else "ready")
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     loop.add_reader(0, over.set)
