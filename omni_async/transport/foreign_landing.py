@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from ..rendezvous.zmq_request import ZmqRequests
 
 REFUSED = object()
-"""The answer to a pull was ``trans_error``: it is not there, or the sender's engine has failed."""
+"""A pull came to nothing: the payload is not there, or the sender's engine has failed."""
 
 
 class Landing:
     """One pull, and the slot that it is written into."""
 
-    __slots__ = ("info", "keep", "lease", "op", "task", "timer", "wanted", "where")
+    __slots__ = ("adopted", "info", "keep", "lease", "op", "task", "timer", "wanted", "where")
 
     def __init__(self, op: int, where: TransferKey, lease: Lease, info: words.Info) -> None:
         self.op = op
@@ -43,6 +43,8 @@ class Landing:
         """Its get was not given up."""
         self.keep = True
         """Should that happen, what lands is for the next one."""
+        self.adopted = False
+        """The get that waits for it has not begun it."""
         self.task: asyncio.Task[None] | None = None
         """``None`` once nothing can be written any more."""
         self.timer: asyncio.TimerHandle | None = None
@@ -62,6 +64,8 @@ class Landings:
         self._requests = requests
         self._completions = completions
         self._by_op: dict[int, Landing] = {}
+        self._under_way: dict[TransferKey, Landing] = {}
+        """Written to at this moment: never two of one key, or its payload would arrive twice."""
         self._kept: dict[TransferKey, Landing] = {}
         self.trouble: Exception | None = None
         """What the last pull ran into."""
@@ -72,7 +76,11 @@ class Landings:
 
     @property
     def under_way(self) -> list[asyncio.Task[None]]:
-        return [landing.task for landing in self._by_op.values() if landing.task is not None]
+        return [landing.task for landing in self._under_way.values() if landing.task is not None]
+
+    def busy(self, where: TransferKey) -> bool:
+        """Whether a payload of that key is being written."""
+        return where in self._under_way
 
     def pull(self, op: int, where: TransferKey, lease: Lease, info: words.Info) -> None:
         """Have it written into a slot, which is the sender's from here on.
@@ -80,7 +88,7 @@ class Landings:
         The operation is answered by its :class:`Landing`, :data:`REFUSED`, an error, or ``None`` where
         the sender was lost.
         """
-        landing = self._by_op[op] = Landing(op, where, lease, info)
+        landing = self._by_op[op] = self._under_way[where] = Landing(op, where, lease, info)
         lease.pin()
         landing.task = self._wiring.loop.create_task(self._pull(landing))
 
@@ -104,8 +112,11 @@ class Landings:
 
     def _ended(self, landing: Landing, written: bool, refused: bool, outcome: object) -> None:
         landing.task = None
+        del self._under_way[landing.where]
         if landing.timer is not None:
             landing.timer.cancel()
+        if not written and landing.adopted:
+            outcome = REFUSED
         if written:
             landing.lease.unpin()
             if not landing.wanted:
@@ -145,6 +156,18 @@ class Landings:
         if self._wiring.engine.revoke is not Revoke.NOTHING:
             patience = self._wiring.options.peer_timeout
             landing.timer = self._wiring.loop.call_later(patience, landing.task.cancel)
+
+    def adopt(self, op: int, where: TransferKey) -> bool:
+        """Have an operation answered by what is being written for a get that was given up, if anything."""
+        landing = self._under_way.get(where)
+        if landing is None or landing.wanted or not landing.keep:
+            return False
+        if landing.timer is not None:
+            landing.timer.cancel()
+        del self._by_op[landing.op]
+        landing.op, landing.wanted, landing.adopted = op, True, True
+        self._by_op[op] = landing
+        return True
 
     # --- what landed for nobody -------------------------------------------------------------------
 
@@ -199,9 +222,9 @@ class Landings:
 
     def end(self) -> None:
         """Wait for no answer any more. Idempotent."""
-        for landing in list(self._by_op.values()):
+        for landing in list(self._under_way.values()):
             task = landing.task
+            self._ended(landing, False, False, None)
             if task is not None:
-                self._ended(landing, False, False, None)
                 task.cancel()
         self._requests.close()

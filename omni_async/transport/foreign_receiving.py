@@ -17,7 +17,7 @@ from ..interop.vllm_omni import words
 from ..model import TransferKey
 from ..rendezvous.completions import CompletionRegistry
 from .delivery import Delivery
-from .foreign_landing import Landing
+from .foreign_landing import REFUSED, Landing
 from .foreign_sender import ForeignSender
 from .foreign_taking import prepare, room_for, take
 from .limits import ASK_SECONDS, DEFAULT, Timeout, move_limit
@@ -77,6 +77,8 @@ class ForeignReceiving:
             while landing is None:
                 waiting.allow(began, limit)
                 found = await waiting.answer(sender.find(waiting.op, where, once=once))
+                if found is REFUSED:  # it was being written for a get that was given up
+                    continue
                 if timeout is DEFAULT:
                     waiting.allow(wiring.loop.time(), move_limit(found.data_size))
                 landing = await self._land(waiting, found, once)

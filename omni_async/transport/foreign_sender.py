@@ -22,7 +22,7 @@ from ..pool import Lease
 from ..rendezvous.completions import CompletionRegistry
 from ..rendezvous.messages import Fail, FailCode
 from ..rendezvous.receiver import Phase
-from .foreign_landing import Landings
+from .foreign_landing import Landing, Landings
 from .wiring import Wiring
 
 QUERIES = 2
@@ -51,6 +51,8 @@ class ForeignSender:
         self._phases: dict[int, Phase] = {}
         self._waiting: dict[TransferKey, dict[int, float]] = {}
         """Operations by key, each since when, the oldest first."""
+        self._claims: dict[TransferKey, int] = {}
+        """Keys of which an operation was told that they are there: the others wait for its end."""
         self._due: list[tuple[float, int, TransferKey]] = []
         self._order = itertools.count()
         self._scheduled: set[TransferKey] = set()
@@ -90,6 +92,11 @@ class ForeignSender:
         by what is wrong.
         """
         answer = self._completions.create(op)
+        self._unclaim(op, where)  # it asks again
+        if self.landings.adopt(op, where):
+            self._phases[op] = Phase.PULLED
+            self._claims[where] = op
+            return answer
         self._phases[op] = Phase.PARKED
         if once:
             self._spawn(self._ask_once(op, where))
@@ -113,7 +120,16 @@ class ForeignSender:
         """An operation is over, however it went."""
         self._phases.pop(op, None)
         self._unwait(op, where)
+        self._unclaim(op, where)
         self._completions.discard(op)
+
+    def _unclaim(self, op: int, where: TransferKey) -> None:
+        if self._claims.get(where) == op:
+            del self._claims[where]
+
+    def _busy(self, op: int, where: TransferKey) -> bool:
+        """Whether another get has the payload of that key."""
+        return self._claims.get(where, op) != op or self.landings.busy(where)
 
     def close(self) -> None:
         """Ask no more; pulls under way go on until :meth:`Landings.end`."""
@@ -150,10 +166,22 @@ class ForeignSender:
         except (ProtocolError, ClosedError) as error:
             outcome = error
         else:
-            outcome = info or Fail(op, FailCode.NOT_FOUND)
-            if info is None and op in self._phases:
-                outcome = self.landings.kept_for(op, where) or outcome
+            outcome = self._claimed(op, where, info) or Fail(op, FailCode.NOT_FOUND)
         self._resolve(op, outcome)
+
+    def _claimed(
+        self, op: int, where: TransferKey, info: words.Info | None
+    ) -> words.Info | Landing | None:
+        """What an operation may have, after the sender's answer. What it tells of is newer than what has
+        landed for nobody."""
+        if op not in self._phases or self._busy(op, where):
+            return None
+        if info is not None:
+            self.landings.forget(where)
+        found = info or self.landings.kept_for(op, where)
+        if found is not None:
+            self._claims[where] = op
+        return found
 
     async def _ask_for(self, where: TransferKey) -> None:
         loop = self.wiring.loop
@@ -171,12 +199,11 @@ class ForeignSender:
                 self._resolve(op, error)
         else:
             self._trouble, self._pause, self._not_before = None, 0.0, 0.0
-            waiting = self._waiting.get(where, {})
-            op = next(iter(waiting), 0)
-            found = (info or self.landings.kept_for(op, where)) if op else None
-            if found is not None:
-                self._unwait(op, where)
-                self._resolve(op, found)
+            for op in list(self._waiting.get(where, ()))[:1]:
+                found = self._claimed(op, where, info)
+                if found is not None:
+                    self._unwait(op, where)
+                    self._resolve(op, found)
         self._scheduled.discard(where)
         if where in self._waiting:
             now = loop.time()

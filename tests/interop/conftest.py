@@ -15,7 +15,7 @@ from omni_async.testing.doubles.loopback import FAULTS
 from .double import SessionDouble
 
 if TYPE_CHECKING:
-    from .serializer import Serializer
+    from .child import Child
 
 CONNECTORS = "vllm_omni/distributed/omni_connectors"
 
@@ -31,13 +31,13 @@ def omni_wheel(peer_wheel: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def theirs(omni_wheel: Path) -> Iterator[Serializer]:
-    """vLLM-Omni's own serializer."""
-    from .serializer import Serializer
+def theirs(omni_wheel: Path) -> Iterator[Child]:
+    """vLLM-Omni's own serializer: ``serialize`` and ``deserialize``."""
+    from .child import Child
 
-    serializer = Serializer(str(omni_wheel))
-    yield serializer
-    serializer.close()
+    child = Child("serializer", str(omni_wheel))
+    yield child
+    child.close()
 
 
 @pytest.fixture

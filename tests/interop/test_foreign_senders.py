@@ -190,7 +190,7 @@ async def test_a_key_is_asked_for_less_often_in_time(namespace: str, port: int) 
         assert rx.health().timeouts == 1
         asked = theirs.heard["query"]
         await asyncio.sleep(0.2)
-        assert theirs.heard["query"] == asked  # nobody waits any more
+        assert theirs.heard["query"] <= asked + 1  # one was under way; nobody waits any more
 
 
 async def test_now_or_never(namespace: str, port: int) -> None:
@@ -290,6 +290,56 @@ async def test_a_late_write_lands_in_no_other_payload(namespace: str, port: int)
         late = await rx.get("0", "1", "late", timeout=5)
         assert not (late.value != 0xAA).any()
         del delivery, late
+        await unused(rx)
+
+
+async def test_one_payload_is_never_delivered_twice(namespace: str, port: int) -> None:
+    """Their senders write a payload once for each pull that comes before the first has ended."""
+    async with sender(port) as theirs, receiver(namespace, port) as rx:
+        theirs.put("k@0_1", b"x" * 1000)
+        theirs.begin.clear()
+        first = asyncio.ensure_future(rx.get("0", "1", "k", timeout=20))
+        await theirs.pulled.wait()
+        others = [asyncio.ensure_future(rx.get("0", "1", "k", timeout=0.5)) for _ in range(3)]
+        with pytest.raises(KeyNotFound):
+            await rx.get("0", "1", "k", timeout=0)
+        for other in others:
+            with pytest.raises(TransferTimeout):
+                await other
+        assert theirs.heard["pull"] == 1
+        theirs.begin.set()
+        assert (await first).nbytes == 1000
+        with pytest.raises(KeyNotFound):
+            await rx.get("0", "1", "k", timeout=0)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_new_get_takes_over_what_is_being_written(
+    namespace: str, port: int, fails: bool
+) -> None:
+    async with sender(port) as theirs, receiver(namespace, port) as rx:
+        theirs.put("k@0_1", b"x" * 1000)
+        theirs.begin.clear()
+        first = asyncio.ensure_future(rx.get("0", "1", "k", timeout=20))
+        await theirs.pulled.wait()
+        first.cancel()
+        await asyncio.wait([first])
+        later = [asyncio.ensure_future(rx.get("0", "1", "k", timeout=20)) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        if fails:
+            del theirs.payloads["k@0_1"]
+        theirs.begin.set()
+        if fails:
+            await until(lambda: rx.health().parked == 2)
+            theirs.put("k@0_1", b"y" * 1000)
+        await until(lambda: any(getting.done() for getting in later))
+        assert not all(getting.done() for getting in later)
+        assert theirs.heard["pull"] == 1 + fails
+        theirs.put("k@0_1", b"z" * 7)
+        deliveries = await asyncio.gather(*later)
+        assert sorted(delivery.nbytes for delivery in deliveries) == [7, 1000]
+        deliveries.clear()
+        later.clear()
         await unused(rx)
 
 
