@@ -35,6 +35,10 @@ class FreePorts:
             self._kept[name, former.fileno()] = former
         return self.of(name)
 
+    def __len__(self) -> int:
+        """Ports that are kept, each by a descriptor."""
+        return len(self._kept)
+
     def close(self) -> None:
         """Give all back. Idempotent."""
         for sock in self._kept.values():

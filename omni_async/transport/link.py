@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import Any
 
 from ..abc import Channel, RemoteRegion, Revoke
@@ -95,6 +96,10 @@ class Link:
         self._loss: Exception | None = None
         self._losses = 0
         self._landed: asyncio.Event | None = None
+        self.asking = 0
+        """Gets that wait for an attempt to connect before they begin."""
+        self.on_idle: Callable[[Link], None] | None = None
+        """Hears that there is no line, and nobody who needs one."""
         self.dialer = wiring.channels.dial(address, wiring.hello, self)
         self.dialer.on_refused = self._refused
 
@@ -262,6 +267,14 @@ class Link:
             self._send()
         elif self._timer is None and core.pending:
             self._timer = self.wiring.loop.call_later(ACK_SECONDS, self._time_to_send)
+        if self._channel is None:
+            self.rest()
+
+    def rest(self) -> None:
+        """Tell its keeper if there is no line, and nobody who needs one."""
+        busy = self._channel or len(self.core) or len(self.core.streams) or self.asking
+        if self.on_idle is not None and not (busy or self._landing or self.reads or self._watch):
+            self.on_idle(self)
 
     def poll(self) -> None:
         """Hear what the sender has said already: it may be the payload."""
@@ -353,6 +366,7 @@ class Link:
 
     def close(self, reason: str) -> None:
         """Say good-bye; memory with living views stays, and the sender is told of it."""
+        self.on_idle = None
         channel = self._channel
         if channel is not None:
             self._send()  # the last Release may be said in this very turn

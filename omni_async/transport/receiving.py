@@ -154,7 +154,15 @@ class Receiving:
 
     async def _ask_once(self, link: Link, where: TransferKey) -> None:
         """With ``timeout=0`` nobody is waited for: without a line there is nothing."""
-        if link.dialer.channel is None and await link.dialer.attempt() is None:
+        if link.dialer.channel is not None:
+            return
+        link.asking += 1
+        try:
+            channel = await link.dialer.attempt()
+        finally:
+            link.asking -= 1
+            link.rest()
+        if channel is None:
             raise KeyNotFound(
                 f"get of {where.key!r} on {where.edge}: no sender listens at {link.address}"
                 f"{link.trouble()}",
@@ -166,9 +174,16 @@ class Receiving:
         link = self._links.get(address)
         if link is None:
             link = self._links[address] = Link(self._wiring, address, self._completions)
+            link.on_idle = self._idle
         if not metadata:
             self._by_stage[where.from_stage] = link
         return link
+
+    def _idle(self, link: Link) -> None:
+        """Its sender has gone: nobody dials there for ever, unless gets go there by default."""
+        if link not in self._by_stage.values() and self._links.get(link.address) is link:
+            del self._links[link.address]
+            link.close(self._reason)
 
     def _grown(self, region: Region) -> None:
         for link in self._links.values():
