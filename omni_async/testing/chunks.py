@@ -17,6 +17,7 @@ import msgspec
 
 from ..errors import OmniAsyncError, StreamClosed
 from ..transport.direct_transport import DirectTransport
+from ..transport.receiving import Receiving
 from ..transport.streams import ChunkReader, ChunkWriter
 from .orders import ErrorWord, error_word
 from .recipes import Recipe
@@ -259,7 +260,7 @@ async def tables(side: LocalSide) -> dict[str, int]:
                 "readers that wait": core.streams.waiting,
                 "payloads": len(core.directory),
             }
-        if transport._receiving is not None:
+        if isinstance(transport._receiving, Receiving):
             links = transport._receiving._links.values()
             found = {
                 "inlets": sum(len(link.core.streams) for link in links),

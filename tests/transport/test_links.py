@@ -11,6 +11,7 @@ import pytest
 import omni_async
 from omni_async.errors import KeyNotFound, TransferTimeout
 from omni_async.transport.direct_transport import DirectTransport
+from omni_async.transport.receiving import Receiving
 from tests.deploy.addressed import registered
 
 
@@ -32,7 +33,7 @@ def receiver(namespace: str, port: int) -> Any:
 
 def lines(rx: omni_async.Transport) -> int:
     assert isinstance(rx, DirectTransport)
-    assert rx._receiving is not None
+    assert isinstance(rx._receiving, Receiving)
     return len(rx._receiving._links)
 
 
