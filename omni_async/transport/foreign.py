@@ -34,19 +34,31 @@ def receiving_of(wiring: Wiring) -> Receiving | ForeignReceiving:
     return ForeignReceiving(wiring) if speaks_vllm_omni(wiring.options) else Receiving(wiring)
 
 
+def serves_strangers(engine: Engine) -> bool:
+    """Whether receivers of vLLM-Omni can be written to: they have to find each other's engine, and what
+    they ask for may have to be encoded anew, which needs a pool on the host.
+    """
+    return bool(engine.session) and engine.device == "cpu"
+
+
 def checked_engine(engine: Engine, backend: str, options: Options) -> Engine:
     """The engine, if it can speak with whom the edge is for.
 
     Raises:
-        ConfigError: no connector of vLLM-Omni could find it; it is closed.
+        ConfigError: it cannot; it is closed.
     """
-    if speaks_vllm_omni(options) and not engine.session:
-        engine.close()
+    if not speaks_vllm_omni(options) or serves_strangers(engine):
+        return engine
+    engine.close()
+    if engine.session:
         raise ConfigError(
-            f"{backend}: 'peer: vllm-omni' is spoken by MooncakeTransferEngineConnector only",
-            path="extra.peer",
+            f"{backend}: 'peer: vllm-omni' needs a pool on the host; remove memory_pool_device",
+            path="extra.memory_pool_device",
         )
-    return engine
+    raise ConfigError(
+        f"{backend}: 'peer: vllm-omni' is spoken by MooncakeTransferEngineConnector only",
+        path="extra.peer",
+    )
 
 
 def no_streams(where: TransferKey) -> UsageError:

@@ -26,7 +26,7 @@ from ..rendezvous.directory import Entry
 from ..rendezvous.outlet import Outlet
 from ..rendezvous.payload import Payload
 from ..rendezvous.sender import Sender
-from .foreign import encoder_of, speaks_vllm_omni
+from .foreign import encoder_of, serves_strangers, speaks_vllm_omni
 from .foreign_receivers import ForeignReceivers
 from .placing import fill_on, place
 from .receivers import Receivers
@@ -81,7 +81,7 @@ class Sending:
             wiring.endpoint, wiring.hello, self._receivers
         )
         self.address = self._listener.address
-        if wiring.engine.session:
+        if serves_strangers(wiring.engine):
             self._listener.on_stranger = self._foreign.heard
 
     async def put(
