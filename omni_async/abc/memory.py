@@ -7,6 +7,7 @@ Never: knows leases, keys or peers.
 from __future__ import annotations
 
 import abc
+from typing import Any
 
 
 class Block(abc.ABC):
@@ -16,10 +17,15 @@ class Block(abc.ABC):
     nbytes: int
     fd: int
     """Descriptor that backs the memory, or -1."""
+    device: str = "cpu"
 
     @abc.abstractmethod
     def view(self, offset: int = 0, nbytes: int | None = None) -> memoryview:
-        """Writable bytes of the block."""
+        """Writable bytes of the block; not for memory of a device."""
+
+    def keep(self) -> Any:
+        """What keeps the memory, however long, and can be sliced by bytes: :meth:`view`, or a tensor."""
+        return self.view()
 
     @abc.abstractmethod
     def discard(self, offset: int, nbytes: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import DecodeError, UsageError
 from . import arrays, containers, images, registered, scalars, tensors
-from .reader import Buffer, Read, Reader
+from .reader import Buffer, DeviceBuffer, Read, Reader
 from .wire import unseal
 
 _READERS: dict[int, Read] = {
@@ -39,7 +39,7 @@ _MALFORMED = (
 
 def decode(
     header: bytes | bytearray | memoryview,
-    buffers: Sequence[Buffer],
+    buffers: Sequence[Buffer | DeviceBuffer],
     *,
     copy: bool = False,
     writable: bool = True,
@@ -50,7 +50,8 @@ def decode(
     Args:
         header: what :func:`encode` made.
         buffers: the bytes of each frame: uint8, one dimension, on a 64-byte boundary. Tensors and
-            arrays are contiguous views that keep these arrays, and whatever their base is, alive.
+            arrays are contiguous views that keep these arrays, and whatever their base is, alive. Buffers
+            on a device become tensors there, and are copied to the host for anything else; that blocks.
         copy: give tensors and arrays memory of their own instead.
         writable: ``False`` marks views as read-only as far as that is possible: numpy knows such
             arrays, torch does not. A tensor over read-only memory can be read but must not be written.

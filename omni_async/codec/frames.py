@@ -45,6 +45,16 @@ class Frame(msgspec.Struct, eq=False):
             start = ctypes.addressof(ctypes.c_char.from_buffer(target))
             ctypes.memmove(start, self.address, self.nbytes)
 
+    def copy_onto(self, target: Any) -> None:
+        """The same onto a device: ``target`` is a torch tensor of uint8 with one dimension, on a 64-byte
+        boundary. Uses the current stream, and may return before it is done.
+        """
+        torch: Any = sys.modules["torch"]
+        if _fits(target, self.nbytes):
+            host = bytearray(self.nbytes)
+            self.copy_into(memoryview(host))
+            target.copy_(torch.frombuffer(host, dtype=torch.uint8))
+
 
 class ArrayFrame(Frame):
     """A numpy array that is not contiguous; ``keep`` is the array."""
@@ -63,14 +73,22 @@ class TensorFrame(Frame):
         if _fits(target, self.nbytes):
             self._copy(target)
 
+    def copy_onto(self, target: Any) -> None:
+        if _fits(target, self.nbytes):
+            self._land(target)
+
     def _copy(self, target: memoryview) -> None:
+        torch: Any = sys.modules["torch"]
+        self._land(torch.frombuffer(target, dtype=torch.uint8))
+
+    def _land(self, target: Any) -> None:
+        """Copy onto bytes of any device."""
         torch: Any = sys.modules["torch"]
         source = self.keep.detach()
         if not (source.is_complex() or source.is_neg()):
             # Plain items are moved as integers: some narrow types have no copy of their own.
             source = source.view(getattr(torch, f"int{8 * source.itemsize}"))
-        landing = torch.frombuffer(target, dtype=source.dtype).view(source.shape)
-        landing.copy_(source)
+        target.view(source.dtype).view(source.shape).copy_(source)
 
 
 class DeviceFrame(TensorFrame):
@@ -84,6 +102,11 @@ class DeviceFrame(TensorFrame):
     runtime: Any = None
     """The device's module, such as ``torch.cuda``."""
     ready: Any = None
+
+    def copy_onto(self, target: Any) -> None:
+        if self.ready is not None:
+            self.runtime.current_stream(target.device).wait_event(self.ready)
+        super().copy_onto(target)
 
     def _copy(self, target: memoryview) -> None:
         if self.ready is None:

@@ -7,7 +7,7 @@ Never: trusts a length, an index or a tag.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -16,6 +16,22 @@ from ..errors import DecodeError
 from .limits import DEPTH_LIMIT
 
 Buffer = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class DeviceBuffer(Protocol):
+    """The bytes of a frame where they are on a device."""
+
+    tensor: Any
+    """As a torch tensor of uint8 with one dimension, which nobody else uses."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def fetch(self) -> Buffer:
+        """On the host; blocks."""
+        ...
+
+
 Read = Callable[["Reader", memoryview], Any]
 """(reader, body of the extension) -> value. Anything it raises but ``DecodeError`` means malformed."""
 
@@ -33,13 +49,13 @@ class Reader:
     def __init__(
         self,
         readers: dict[int, Read],
-        buffers: Sequence[Buffer],
+        buffers: Sequence[Buffer | DeviceBuffer],
         copy: bool,
         writable: bool,
         device: Any = None,
     ) -> None:
         self._readers = readers
-        self._buffers: list[Buffer | None] = list(buffers)
+        self._buffers: list[Buffer | DeviceBuffer | None] = list(buffers)
         self._depth = 0
         self.left = len(self._buffers)
         self.copy = copy
@@ -63,7 +79,12 @@ class Reader:
         return items
 
     def take(self, index: int, nbytes: int) -> Buffer:
-        """The buffer of a frame, once."""
+        """The buffer of a frame, once, on the host."""
+        buffer = self.take_anywhere(index, nbytes)
+        return buffer if isinstance(buffer, np.ndarray) else buffer.fetch()
+
+    def take_anywhere(self, index: int, nbytes: int) -> Buffer | DeviceBuffer:
+        """The same where it is."""
         if not 0 <= index < len(self._buffers):
             raise DecodeError(f"the payload needs frame {index}, {len(self._buffers)} came")
         buffer = self._buffers[index]

@@ -20,7 +20,7 @@ from .wire import BUFFER, Ext, Tag
 from .writer import UnsendableError, Write, Writer
 
 if TYPE_CHECKING:
-    from .reader import Buffer, Read, Reader
+    from .reader import Buffer, DeviceBuffer, Read, Reader
 
 DTYPES = [
     "bool",
@@ -173,6 +173,8 @@ def refusal(value: Any, why: str = "has no plain memory") -> UnsendableError:
     return UnsendableError(f"a torch.Tensor {what} cannot be sent; send {remedy}")
 
 
+_UINT8 = np.dtype(np.uint8)
+
 _NATIVE = frozenset(
     [
         "bool",
@@ -254,7 +256,7 @@ def _read_tensor(reader: Reader, data: memoryview) -> Any:
             missing=DTYPES[code],
         )
     itemsize, carrier, dtype = form
-    buffer = reader.take(index, math.prod(shape) * itemsize)
+    buffer = reader.take_anywhere(index, math.prod(shape) * itemsize)
     return tensor_over(torch, reader, buffer, shape, carrier, dtype)
 
 
@@ -268,17 +270,32 @@ class Wishes(Protocol):
 
 
 def tensor_over(
-    torch: Torch, wishes: Wishes, buffer: Buffer, shape: Any, carrier: Any, dtype: Any
+    torch: Torch,
+    wishes: Wishes,
+    buffer: Buffer | DeviceBuffer,
+    shape: Any,
+    carrier: Any,
+    dtype: Any,
 ) -> Any:
     """The tensor whose bytes ``buffer`` has: see :class:`Form` for ``carrier`` and ``dtype``."""
-    if not buffer.flags.writeable:
-        buffer = np.asarray(_Writable(buffer))
-    tensor = torch.from_numpy(np.ndarray(shape, carrier, buffer))
-    if dtype is not None:
-        tensor = tensor.view(dtype)
+    if isinstance(buffer, np.ndarray):
+        if not buffer.flags.writeable:
+            buffer = np.asarray(_Writable(buffer))
+        tensor = torch.from_numpy(np.ndarray(shape, carrier, buffer))
+        if dtype is not None:
+            tensor = tensor.view(dtype)
+    else:
+        tensor = _on_device(torch, buffer.tensor, shape, carrier, dtype)
     if wishes.device is not None:
         return _moved(tensor, wishes)
     return tensor.clone() if wishes.copy else tensor
+
+
+def _on_device(torch: Torch, data: Any, shape: Any, carrier: Any, dtype: Any) -> Any:
+    dtype = dtype or getattr(torch.module, carrier.name)
+    if not data.nbytes:  # torch cannot view no bytes as another type
+        return data.new_empty(tuple(shape), dtype=dtype)
+    return data.view(dtype).view(tuple(shape))
 
 
 def _moved(tensor: Any, wishes: Wishes) -> Any:
@@ -290,12 +307,13 @@ def _moved(tensor: Any, wishes: Wishes) -> Any:
 
 def _read_raw(reader: Reader, data: memoryview) -> Any:
     """The bytes of a buffer object: a uint8 tensor, or an array where torch is not there."""
-    buffer = reader.take(*BUFFER.unpack(data))
+    buffer = reader.take_anywhere(*BUFFER.unpack(data))
     try:
         torch = load_torch()
     except DecodeError:
-        return reader.finish(np.ndarray(buffer.shape, buffer.dtype, buffer))
-    return tensor_over(torch, reader, buffer, buffer.shape, buffer.dtype, None)
+        host = buffer if isinstance(buffer, np.ndarray) else buffer.fetch()
+        return reader.finish(np.ndarray(host.shape, host.dtype, host))
+    return tensor_over(torch, reader, buffer, (buffer.nbytes,), _UINT8, None)
 
 
 def _read_size(reader: Reader, data: memoryview) -> Any:

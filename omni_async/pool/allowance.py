@@ -45,8 +45,9 @@ def checked_limit(
     *,
     allowance: int | None = None,
     setting: str = "memory_pool_size",
+    device: str = "cpu",
 ) -> int:
-    """Limit of a pool in bytes; ``None`` asks for the default.
+    """Limit of a pool in bytes; ``None`` asks for the default. A device has limits of its own.
 
     Raises:
         ConfigError: more was requested than the process may use; names both numbers.
@@ -57,7 +58,7 @@ def checked_limit(
         return min(allowance // 4, DEFAULT_CEILING)
     if requested <= 0:
         raise ConfigError(f"{setting} is {requested:,} bytes; it must be at least 1", path=setting)
-    if requested > allowance:
+    if requested > allowance and device == "cpu":
         raise ConfigError(
             f"{setting} is {requested:,} bytes, but this process may use only {allowance:,} bytes "
             "(physical memory, cgroup limits and ulimit -v); lower it or raise that limit",

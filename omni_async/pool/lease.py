@@ -17,7 +17,7 @@ QUARANTINED  so it does, but whoever began it has given up (time limit, cancella
 from __future__ import annotations
 
 import enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from .segment import Segment
 
@@ -150,19 +150,19 @@ class Lease:
         self._step(_QUARANTINE, self.holds, self.pins)
 
     @property
-    def keep(self) -> memoryview:
+    def keep(self) -> Any:
         """What keeps the memory mapped, for whoever has an address of it."""
         return self.segment.keep
 
-    def byte(self, at: int) -> memoryview:
+    def byte(self, at: int) -> Any:
         """One of the writable bytes."""
         if self.state is _FREE:
             raise LeaseError(f"view refused, use after free: {self!r}")
         start = self.offset + at
         return self.segment.keep[start : start + 1]
 
-    def view(self) -> memoryview:
-        """The writable bytes."""
+    def view(self) -> Any:
+        """The writable bytes: a memoryview, or a tensor where the memory is a device's."""
         if self.state is _FREE:
             raise LeaseError(f"view refused, use after free: {self!r}")
         return self.segment.keep[self.offset : self.offset + self.nbytes]

@@ -6,7 +6,7 @@ Never: decides when to grow or to shrink.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..abc.memory import Block
 from ..model import Region, aligned
@@ -42,7 +42,7 @@ class Segment:
         self.region = region
         self.address = block.address
         self.nbytes = block.nbytes
-        self.keep = block.view()
+        self.keep: Any = block.keep()
         """Whoever refers to it keeps the memory mapped, whatever became of the pool."""
         self.allocator = Allocator(block.nbytes, alignment)
         self.starts = StartSet(block.nbytes, alignment)

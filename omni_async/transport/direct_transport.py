@@ -69,7 +69,7 @@ class DirectTransport(Transport):
         def register(block: Block) -> Region:
             return engine.register(block.address, block.nbytes, fd=block.fd)
 
-        limit = checked_limit(options.memory_pool_size)
+        limit = checked_limit(options.memory_pool_size, device=engine.device)
         pool = Pool(
             limit=limit,
             # Without pinning it is one segment, whose pages come only when they are touched. Where an
@@ -169,6 +169,11 @@ class DirectTransport(Transport):
         self._check("sender")
         if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
             raise UsageError(f"nbytes must be an int of at least 0, not {nbytes!r}")
+        if self._wiring.on_device:
+            raise UsageError(
+                f"the pool is on {self._wiring.engine.device}, and buffers are host memory; put tensors "
+                "of that device instead"
+            )
         if not nbytes:
             return ManagedBuffer(np.empty(0, np.uint8))
         wiring, limit = self._wiring, put_limit(timeout)

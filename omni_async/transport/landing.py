@@ -16,11 +16,12 @@ from ..model import Move, Verb, packed
 from ..pool import Hold, Lease
 from ..rendezvous.messages import Offer, PlaceWord
 from .link import Link
+from .on_device import lift
 from .waiting import Waiting
 
 
-async def land(waiting: Waiting[Link], offer: Offer) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
-    """Slots of our own with the payload in them.
+async def land(waiting: Waiting[Link], offer: Offer) -> list[Any]:
+    """Slots of our own with the payload in them, as arrays or as what stands for one on a device.
 
     Cancellation: safe; slots under an operation stay quarantined until it has ended.
     """
@@ -36,7 +37,12 @@ async def land(waiting: Waiting[Link], offer: Offer) -> list[np.ndarray[Any, np.
         answer = link.read(op, _moves(link, lease, offsets, offer))
     await waiting.answer(answer)
     link.landed(op)
-    slot = np.asarray(Hold(lease.address, total, lease.drop, wiring.drops, lease.keep))
+    slot: Any
+    if wiring.on_device:
+        head = offer.sizes[0] if offer.inline is None else 0
+        slot = await lift(wiring, lease, total, head)
+    else:
+        slot = np.asarray(Hold(lease.address, total, lease.drop, wiring.drops, lease.keep))
     return [
         slot[offset : offset + place.nbytes]
         for offset, place in zip(offsets, offer.places, strict=True)

@@ -14,6 +14,7 @@ from ..model import ALIGNMENT, Verb, packed
 from ..pool import Lease
 from ..rendezvous.messages import PlaceWord
 from ..rendezvous.payload import Payload
+from . import on_device
 from .filling import Filling
 from .wiring import Wiring
 
@@ -51,15 +52,18 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
             total + ALIGNMENT, deadline=deadline, owner=owner, findable=False
         )
         leases.append(lease)
-        mark = lease.byte(total)
-        mark[0] = 0
+        mark = None
+        if not wiring.on_device:
+            mark = lease.byte(total)
+            mark[0] = 0
         if on_host and total <= wiring.options.inline_limit:
             # The slot stays empty: it is there so that these bytes count in the pool's limit too.
             inline = _joined(encoded.header, here)
         else:
             places.append(_word(lease, 0, total))
-            ctypes.memmove(lease.address, encoded.header, len(encoded.header))
-            if _fill_at_once(lease, here, offsets, total):
+            if wiring.on_device:
+                await on_device.fill(wiring, lease, encoded.header, here, offsets)
+            elif _fill_at_once(lease, encoded.header, here, offsets, total):
                 pass
             elif wiring.engine.verb is Verb.WRITE and total >= OVERLAP and _addressed(here):
                 filling = Filling(lease, total, _pieces(lease, here, offsets))
@@ -82,7 +86,7 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
         inline=inline,
         fast=encoded.fast,
         mark=mark,
-        mark_place=_word(lease, total, 1),
+        mark_place=None if mark is None else _word(lease, total, 1),
     )
     payload.filling = filling
     return payload
@@ -168,8 +172,11 @@ def _joined(header: bytes, frames: list[Frame]) -> bytes:
     return b"".join(parts)
 
 
-def _fill_at_once(lease: Lease, frames: list[Frame], offsets: list[int], total: int) -> bool:
-    """Copy little on the event loop; ``False`` when it is too much for that."""
+def _fill_at_once(
+    lease: Lease, header: bytes, frames: list[Frame], offsets: list[int], total: int
+) -> bool:
+    """Copy the header, and little more, on the event loop; ``False`` when the rest is too much for that."""
+    ctypes.memmove(lease.address, header, len(header))
     if total > INLINE_COPY:
         return False
     address = lease.address

@@ -20,6 +20,7 @@ from ..rendezvous.messages import Offer
 from .delivery import Delivery
 from .landing import land
 from .link import Held, Link
+from .on_device import fetched
 from .room import Array, Room
 from .waiting import Waiting
 
@@ -45,9 +46,13 @@ async def take(
         places = _mapped(link, op, offer) if mapped else await land(waiting, offer)
     header, buffers = frames_of(link.room, offer, offsets, places)
     copying = offer.shared if copy is None else copy
-    independent = copying and bool(places)
+    independent = (copying or wiring.on_device) and bool(places)
+    if wiring.on_device and device is None:
+        device = wiring.engine.device  # also for what was small enough to come inside a word
     value: Any
     if raw:
+        if wiring.on_device:
+            buffers = await wiring.executor.finish(fetched, buffers)
         joining = bool(buffers) and not offer.fast
         if (joining or copying) and offer.nbytes > INLINE_COPY:
             value = await wiring.executor.finish(
@@ -60,7 +65,7 @@ async def take(
         value = await wiring.executor.finish(
             _decode, header, buffers, copying, offer.shared, device
         )
-        independent = copying
+        independent = copying or wiring.on_device
     else:
         value = decode(header, buffers, copy=copying, writable=not offer.shared)
     if not core.consume(op, holding=mapped and not independent):

@@ -35,6 +35,11 @@ class Wiring:
     counters: Counters
     meters: StreamMeters
 
+    @property
+    def on_device(self) -> bool:
+        """Whether the pool's memory cannot be reached from the host."""
+        return self.engine.device != "cpu"
+
     def where(self, key: TransferKey, peer: str | None = None) -> dict[str, Any]:
         """Fields that every transfer error of this transport carries."""
         return {"key": key.key, "edge": key.edge, "backend": self.backend, "peer": peer}

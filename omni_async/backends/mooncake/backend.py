@@ -7,10 +7,13 @@ Never: opens anything before the machine was looked at.
 from __future__ import annotations
 
 import os
+import sys
+from typing import Any
 
 from ..._aio.executor import OwnedExecutor
 from ...abc import Channels, DirectBackend, Engine, MemorySource, Options, Revoke
 from ...model import Capabilities, Role, Verb
+from ...pool.device import DeviceMemory, PinnedMemory
 from ...pool.memory import AnonymousMemory
 from ...rendezvous.zmq_hosts import local_places
 from ._native import NAME, shared_engine
@@ -63,11 +66,17 @@ class MooncakeTransferEngineBackend(DirectBackend):
             shared_engine(mine.host, mine.protocol, mine.device_name),
             role,
             mine.memory_pool_device,
-            pins=mine.protocol != "tcp",
+            pins=mine.protocol != "tcp" or mine.memory_pool_device != "cpu" or _cuda() is not None,
         )
 
     def memory(self, options: Options, role: Role) -> MemorySource:
-        return AnonymousMemory()
+        device = _mine(options).memory_pool_device
+        if device != "cpu":
+            import torch
+
+            return DeviceMemory(device, torch)
+        cuda = _cuda()
+        return AnonymousMemory() if cuda is None else PinnedMemory(cuda)
 
     def channels(self, options: Options) -> Channels:
         from ...rendezvous.zmq_channel import ZmqChannels  # zmq is not loaded for options alone
@@ -81,6 +90,12 @@ class MooncakeTransferEngineBackend(DirectBackend):
             peer_timeout=mine.peer_timeout,
             curve=mine.curve_keys,
         )
+
+
+def _cuda() -> Any:
+    """``torch.cuda`` where this process uses it; who does not gains nothing by pinned memory."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda if cuda is not None and cuda.is_initialized() else None
 
 
 def _mine(options: Options) -> MooncakeTransferEngineOptions:

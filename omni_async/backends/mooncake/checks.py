@@ -45,6 +45,19 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _device_trouble(device: str) -> str | None:
+    try:
+        import torch
+    except ImportError as error:
+        return f"PyTorch cannot be imported ({error})"
+    kind, _, number = device.partition(":")
+    runtime = getattr(torch, kind, None)
+    if runtime is None or not runtime.is_available():
+        return f"PyTorch finds no {kind} here"
+    count = runtime.device_count()
+    return None if int(number or 0) < count else f"there are {count} of them"
+
+
 def _memlock() -> int:
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return limit if limit != resource.RLIM_INFINITY else 1 << 63
@@ -61,6 +74,8 @@ class Machine:
     load: Callable[[str], object] = load
     version: Callable[[str], str | None] = _version
     """Of an installed package; ``None`` where it is not installed."""
+    device_trouble: Callable[[str], str | None] = _device_trouble
+    """Why a pool cannot be on a device."""
     rdma_devices: Callable[[], list[str]] = rdma_devices
     """Devices that the RDMA library can drive."""
 
@@ -94,6 +109,10 @@ def _problems(options: MooncakeTransferEngineOptions, machine: Machine) -> Itera
     if package is not None:
         yield package
     yield from _environment(options.protocol, machine.environ)
+    if options.memory_pool_device != "cpu":
+        yield from _device(
+            options.memory_pool_device, machine, options.host, loaded=package is None
+        )
     if options.protocol == "rdma":
         yield from _rdma(options, machine, loaded=package is None)
         yield from _pinning(options, machine)
@@ -149,6 +168,21 @@ def _environment(protocol: str, environ: Mapping[str, str]) -> Iterator[Problem]
             "with the variable MC_TCP_PROTO=1 a write ends before its bytes are there",
             "unset MC_TCP_PROTO",
             "MC_TCP_PROTO",
+        )
+
+
+def _device(device: str, machine: Machine, host: str, *, loaded: bool) -> Iterator[Problem]:
+    trouble = machine.device_trouble(device)
+    if trouble is not None:
+        yield Problem(
+            f"there can be no pool on {device}: {trouble}",
+            "install PyTorch for that device, or use memory_pool_device: cpu",
+        )
+    built = f"SUPPORT_{device.partition(':')[0].upper()}"
+    if loaded and getattr(machine.load(host), built, True) is False:
+        yield Problem(
+            f"this build of Mooncake does not reach memory of {device}",
+            f"pip uninstall {PACKAGES[0]}, then pip install 'omni-async[mooncake-cuda]'",
         )
 
 

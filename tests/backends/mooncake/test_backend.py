@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,8 +19,10 @@ from omni_async.backends.mooncake.backend import MooncakeTransferEngineBackend
 from omni_async.backends.mooncake.config import MooncakeTransferEngineOptions
 from omni_async.backends.mooncake.engine import MooncakeEngine
 from omni_async.model import Verb
+from omni_async.pool.device import PinnedMemory
+from omni_async.pool.memory import AnonymousMemory
 from omni_async.testing.leaks import no_leaks
-from tests.backends.mooncake.over_unix import MooncakeOverUnix
+from tests.backends.mooncake.over_unix import MooncakeOverUnix, OverUnixOptions
 from tests.pairs import open_pair
 
 NAME = "mooncake-over-unix"
@@ -68,6 +71,37 @@ def test_facts_follow_from_the_options(extra: dict[str, Any], revoke: bool) -> N
     facts = MooncakeTransferEngineBackend().capabilities(options)
     assert facts.revoke is revoke
     assert facts.device_memory is ("memory_pool_device" in extra)
+
+
+def test_where_memory_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pinned where the process uses CUDA; nobody imports torch to find out."""
+    backend, options = MooncakeTransferEngineBackend(), MooncakeTransferEngineOptions()
+
+    def with_cuda(used: bool) -> Any:
+        cuda = types.SimpleNamespace(is_initialized=lambda: used, cudart=lambda: None)
+        return types.SimpleNamespace(cuda=cuda)
+
+    for torch, kind in (
+        (None, AnonymousMemory),
+        (types.SimpleNamespace(), AnonymousMemory),
+        (with_cuda(False), AnonymousMemory),
+        (with_cuda(True), PinnedMemory),
+    ):
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        assert type(backend.memory(options, "sender")) is kind
+    on_device = MooncakeTransferEngineOptions(memory_pool_device="cuda:1")
+    assert backend.memory(on_device, "sender").device == "cuda:1"
+
+
+async def test_a_pool_on_a_device_is_smaller(
+    native: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = MooncakeOverUnix()
+    monkeypatch.setattr("omni_async.backends.mooncake.backend.check", lambda options: None)
+    for device, size in (("cpu", None), ("cuda:1", 2 << 30)):
+        options = OverUnixOptions(memory_pool_device=device)
+        prepared = await backend.prepare(options, "sender")
+        assert prepared.memory_pool_size == size
 
 
 async def test_a_host_that_is_no_host(native: object, namespace: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,7 @@ def machine(tmp_path: Path) -> Machine:
         memlock=lambda: 8 << 20,
         load=lambda host: None,
         version=lambda name: "0.3.13.post1" if name == checks.PACKAGES[0] else None,
+        device_trouble=lambda device: None,
         rdma_devices=lambda: ["mlx5_0", "mlx5_1"],
     )
 
@@ -248,6 +251,40 @@ def test_a_sandbox_without_proc(machine: Machine, tmp_path: Path) -> None:
         (root / name).unlink()
     sandbox = but(machine, root=root, rdma_devices=lambda: ["mlx5_0"])
     check(options(), but(sandbox, memlock=lambda: GIB))
+
+
+# --- a device -------------------------------------------------------------------------------------
+
+
+def test_a_pool_on_a_device(machine: Machine) -> None:
+    check(options(memory_pool_device="cuda:1", memory_pool_size=64 * GIB), machine)
+    trouble = but(machine, device_trouble=lambda device: f"no {device}")
+    error = unavailable(trouble, protocol="tcp", memory_pool_device="cuda:1")
+    assert "there can be no pool on cuda:1: no cuda:1" in str(error)
+    check(options(protocol="tcp"), trouble)
+
+
+@pytest.mark.parametrize(("built", "fine"), [(True, True), (False, False), (None, True)])
+def test_a_build_that_does_not_reach_devices(
+    machine: Machine, built: bool | None, fine: bool
+) -> None:
+    module = types.SimpleNamespace() if built is None else types.SimpleNamespace(SUPPORT_CUDA=built)
+    build = but(machine, load=lambda host: module)
+    if fine:
+        check(options(memory_pool_device="cuda"), build)
+    else:
+        assert "mooncake-cuda" in str(unavailable(build, memory_pool_device="cuda").remedy)
+
+
+def test_devices_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    trouble = Machine().device_trouble
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert "PyTorch cannot be imported" in str(trouble("cuda"))
+    runtime = types.SimpleNamespace(is_available=lambda: True, device_count=lambda: 2)
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=runtime))
+    assert trouble("cuda:1") is None
+    assert trouble("cuda:2") == "there are 2 of them"
+    assert trouble("npu") == "PyTorch finds no npu here"
 
 
 # --- names ----------------------------------------------------------------------------------------
