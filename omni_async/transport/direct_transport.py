@@ -27,7 +27,13 @@ from ..rendezvous.messages import WIRE, Hello
 from .arguments import stage_name
 from .base import Transport
 from .delivery import Delivery
-from .foreign import checked_engine, no_streams, receiving_of, speaks_vllm_omni
+from .foreign import (
+    capabilities_of,
+    checked_engine,
+    no_streams,
+    receiving_of,
+    speaks_vllm_omni,
+)
 from .limits import DEFAULT, Timeout, put_limit
 from .receiving import Receiving
 from .sending import Sending
@@ -57,7 +63,8 @@ class DirectTransport(Transport):
         role: Role,
         linger: float,
     ) -> None:
-        super().__init__(endpoint, role, backend.capabilities(options), linger)
+        facts = capabilities_of(backend.capabilities(options), options)
+        super().__init__(endpoint, role, facts, linger)
         self._wiring = wiring = self._wire(backend, options)
         self._sending = Sending(wiring) if role == "sender" else None
         self._receiving = receiving_of(wiring) if role == "receiver" else None

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from ..abc import AddressedOptions, Engine, Options
 from ..codec import Encoded, encode
 from ..errors import ConfigError, UsageError
 from ..interop.vllm_omni import objects
-from ..model import TransferKey
+from ..model import Capabilities, TransferKey
 from .foreign_receiving import ForeignReceiving
 from .receiving import Receiving
 from .wiring import Wiring
@@ -22,6 +24,13 @@ from .wiring import Wiring
 def speaks_vllm_omni(options: Options) -> bool:
     """Whether the other end of the edge may be a stage of vLLM-Omni."""
     return isinstance(options, AddressedOptions) and options.peer == "vllm-omni"
+
+
+def capabilities_of(facts: Capabilities, options: Options) -> Capabilities:
+    """What holds for an edge of a backend: that wire wakes nobody."""
+    if not speaks_vllm_omni(options):
+        return facts
+    return msgspec.structs.replace(facts, notifies=False, credit=False)
 
 
 def encoder_of(options: Options) -> Callable[[Any], Encoded]:

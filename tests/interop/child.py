@@ -125,12 +125,12 @@ class Connector:
         self._connector = cls(extra)
         self._threads = ThreadPoolExecutor(8)
 
-    def put(self, key: str, value: Any) -> Any:
-        return self._connector.put("0", "1", key, value)
+    def put(self, key: str, value: Any, edge: tuple[str, str] = ("0", "1")) -> Any:
+        return self._connector.put(*edge, key, value)
 
-    def get(self, key: str, metadata: Any = None) -> Any:
+    def get(self, key: str, metadata: Any = None, edge: tuple[str, str] = ("0", "1")) -> Any:
         """``None``, or bytes that were not decoded, or what was decoded, and the size."""
-        found = self._connector.get("0", "1", key, metadata)
+        found = self._connector.get(*edge, key, metadata)
         if found is None:
             return None
         value, nbytes = found
@@ -141,9 +141,9 @@ class Connector:
                 value.release()
         return value, nbytes
 
-    def poll(self, key: str, metadata: Any = None) -> Any:
+    def poll(self, key: str, metadata: Any = None, edge: tuple[str, str] = ("0", "1")) -> Any:
         """Get as its callers do: again and again."""
-        while (found := self.get(key, metadata)) is None:
+        while (found := self.get(key, metadata, edge)) is None:
             time.sleep(0.001)
         return found
 

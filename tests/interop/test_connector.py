@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -316,22 +317,56 @@ async def test_cancelled_gets_lose_nothing(
         assert await their_sender.ask("free") == POOL
 
 
-# --- a chain ---------------------------------------------------------------------------------------
+# --- a pipeline -----------------------------------------------------------------------------------
 
 
-async def test_a_stage_between_two_of_theirs(
-    namespace: str, port: int, base_ports: FreePorts, their_sender: Child, their_receiver: Child
-) -> None:
-    """theirs → ours → theirs: what comes in goes out as it came."""
-    async with (
-        our_receiver(namespace, base_ports.of("theirs")) as rx,
-        our_sender(namespace, port, peer="vllm-omni") as tx,
+async def test_a_deployment_is_moved_stage_by_stage(namespace: str, omni_wheel: Path) -> None:
+    """theirs → ours → theirs, wired by one deploy file, at the ports that both compute of it."""
+    base = consecutive_ports(2)
+    wire = {
+        "name": "MooncakeTransferEngineConnector",
+        "extra": {**ON, "zmq_port": base, "peer": "vllm-omni"},
+    }
+    deploy = omni_async.load_deploy(
+        {
+            "connectors": {"wire": wire},
+            "stages": [
+                {"stage_id": 0, "output_connectors": {"to_stage_1": "wire"}},
+                {
+                    "stage_id": 1,
+                    "input_connectors": {"from_stage_0": "wire"},
+                    "output_connectors": {"to_stage_2": "wire"},
+                },
+                {"stage_id": 2, "input_connectors": {"from_stage_1": "wire"}},
+            ],
+        }
+    )
+    with (
+        child(omni_wheel, "sender", base) as zero,
+        child(omni_wheel, "receiver", base + 1) as two,
     ):
-        # Both ends are opened as stages 0 and 1: their receiver asks for the edge 0->1 only.
-        value = payload(MB)
-        for i in range(5):
-            await their_sender.ask("put", f"chain{i}", value)
-            delivery = await rx.get("0", "1", f"chain{i}", timeout=10)
-            receipt = await tx.put("0", "1", f"chain{i}", delivery.value)
-            found, _ = await their_receiver.ask("poll", f"chain{i}", receipt.metadata)
-            assert equal(found, value)
+        async with omni_async.open_stage(deploy, 1, namespace=namespace) as stage:
+            value = payload(MB)
+            for i in range(5):
+                key = f"r{i}_0_0"
+                await zero.ask("put", key, value, ("0", "1"))
+                with await stage.input("0").get(key, timeout=10) as item:
+                    # What came in goes out as it came, and they find it without being told.
+                    await stage.output("2").put(f"r{i}_1_0", item.value)
+                found, _ = await two.ask("poll", f"r{i}_1_0", None, ("1", "2"))
+                assert equal(found, value)
+            for transport in stage.transports.values():
+                await until(lambda transport=transport: not transport.health().pool_used)  # type: ignore[misc]
+
+
+def consecutive_ports(count: int) -> int:
+    """The first of so many free ports in a row."""
+    with FreePorts() as kept:
+        for attempt in range(100):
+            first = kept.of(attempt)
+            with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
+                for port in range(first + 1, first + count):
+                    probe = probes.enter_context(socket.socket())
+                    probe.bind(("127.0.0.1", port))
+                return first
+    raise RuntimeError("no free ports in a row")

@@ -567,6 +567,34 @@ async def test_a_connector_of_another_vendor_does_not_speak_it(namespace: str, p
                 pass
 
 
+@pytest.mark.parametrize("peer", ["omni-async", "vllm-omni"])
+async def test_both_ends_are_ours(namespace: str, port: int, peer: str) -> None:
+    """A stage that was moved before its neighbour goes on when the neighbour has moved, too."""
+    spec = {"name": SessionDouble.name, "extra": {"peer": peer, "zmq_port": port}}
+    async with (
+        omni_async.open_transport(
+            spec, role="sender", stage="0", namespace=namespace, linger=0
+        ) as tx,
+        receiver(namespace, port) as rx,
+    ):
+        assert (tx.capabilities.notifies, tx.capabilities.credit) == (peer == "omni-async",) * 2
+        assert not rx.capabilities.notifies
+        waiting = asyncio.ensure_future(rx.get("0", "1", "k", timeout=10))
+        await asyncio.sleep(0.05)
+        for value in ({"a": (1, 2), "t": torch.arange(9000)}, {"b": [None]}):
+            await tx.put("0", "1", "k", value)
+            delivery = await waiting
+            assert delivery.value.pop("t", torch.arange(9000)).equal(torch.arange(9000))
+            assert delivery.value in ({"a": [1, 2]}, {"b": [None]})
+            waiting = asyncio.ensure_future(rx.get("0", "1", "k", timeout=10))
+            del delivery
+        await tx.put("0", "1", "k", torch.arange(4, dtype=torch.int16))
+        assert (await waiting).value.view(torch.int16).tolist() == [0, 1, 2, 3]
+        await tx.cleanup("k")
+        with pytest.raises(KeyNotFound):
+            await rx.get("0", "1", "k", timeout=0)
+
+
 async def test_get_many(namespace: str, port: int) -> None:
     async with sender(port) as theirs, receiver(namespace, port) as rx:
         for i in range(20):
