@@ -238,14 +238,14 @@ class Pool:
             if lease.state is not _QUARANTINED:
                 lease.quarantine()
             segment.condemned.append(lease)
-            self._try_anew(segment)
+            self._try_retire(segment)
             return True
         return False
 
-    def _try_anew(self, segment: Segment) -> None:
+    def _try_retire(self, segment: Segment) -> None:
         if segment.pinned > len(segment.condemned) or segment.block is None:
             return
-        self._segments.register_anew(segment)
+        self._segments.retire(segment)
         condemned, segment.condemned = segment.condemned, []
         for lease in condemned:
             lease.unpin()
@@ -288,7 +288,7 @@ class Pool:
         stuck = 0
         for segment in tuple(self._segments):
             stuck += segment.pinned
-            self._retire(segment, mapped)
+            self._release(segment, mapped)
         return stuck
 
     def moved(self, lease: Lease, before: State) -> None:
@@ -316,11 +316,14 @@ class Pool:
         elif before is _QUARANTINED:
             self._quarantined -= 1
         if segment.condemned:
-            self._try_anew(segment)
+            self._try_retire(segment)
         if self._closed:
             if segment in _left_behind:
-                self._retire(segment)
-        elif state is _FREE and self._line:
+                self._release(segment)
+            return
+        if segment.retired and state is _FREE and not segment.leases:
+            self._segments.release(segment)
+        if state is _FREE and self._line:
             self._line.serve()
 
     # within
@@ -369,7 +372,7 @@ class Pool:
                 return None  # what others give back may do
             raise self._exhausted(nbytes, error) from error
 
-    def _retire(self, segment: Segment, mapped: bool = False) -> None:
+    def _release(self, segment: Segment, mapped: bool = False) -> None:
         if segment.pinned and not mapped:
             _left_behind.add(segment)
         else:

@@ -32,6 +32,7 @@ class Segment:
         "lost",
         "nbytes",
         "region",
+        "retired",
         "starts",
         "warm",
     )
@@ -51,6 +52,8 @@ class Segment:
         """Bytes whose pages were taken away for good; the allocator does not get them back."""
         self.condemned: list[Lease] = []
         """Leases whose operations end with the region's registration; meanwhile nothing is leased."""
+        self.retired = False
+        """Not registered any more; nothing is leased, and its addresses are never used again."""
         self.warm = 0
         """No free byte from here on has a page."""
 
@@ -100,10 +103,13 @@ class Segment:
 
     def close(self) -> None:
         """Close the block. Leases that are not free yet keep its memory mapped, each for itself."""
-        if self.leases:
+        kept = bool(self.leases)
+        if kept:
             self.leases.clear()  # a circle of references would leave the end to the collector
         else:
             self.keep = memoryview(b"")  # a lease that outlives its slot must not keep memory
         if self.block is not None:
+            if self.retired and not kept:
+                self.block.withdraw(0, self.nbytes)
             self.block.close()
             self.block = None

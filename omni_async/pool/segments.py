@@ -66,7 +66,8 @@ class Segments:
             MemoryError: the system refused a new segment. What ``register`` raises passes through.
         """
         for segment in self._oldest_first:
-            offset = None if segment.condemned else segment.allocator.allocate(size)
+            closed = segment.condemned or segment.retired
+            offset = None if closed else segment.allocator.allocate(size)
             if offset is not None:
                 return segment, offset
         grown = self._grow(size)
@@ -118,6 +119,9 @@ class Segments:
         self._oldest_first.remove(segment)
         at = self._by_address.index(segment)
         del self._by_address[at], self._addresses[at]
+        if segment.retired:
+            segment.close()
+            return
         del self.regions[segment.region.id]
         self.committed -= segment.room
         self._unregister(segment.region)
@@ -130,21 +134,19 @@ class Segments:
         segment.lost += nbytes
         self.committed -= nbytes
 
-    def register_anew(self, segment: Segment) -> None:
-        """End all access of peers to a segment, and let them learn of it as a new one.
+    def retire(self, segment: Segment) -> None:
+        """End all access of peers to a segment, for good; others take its place elsewhere.
 
-        What ``register`` raises passes through; the segment has no registration then.
+        It is not registered again, for an engine may repeat what has failed as soon as it knows of
+        memory at the same addresses. Those who lease from it keep what they have.
         """
-        old = segment.region
-        self._unregister(old)
-        assert segment.block is not None
-        segment.region = self._register(segment.block)
-        del self.regions[old.id]
-        self.regions[segment.region.id] = segment.region
+        self._unregister(segment.region)
+        del self.regions[segment.region.id]
+        self.committed -= segment.room
+        segment.lost = segment.nbytes
+        segment.retired = True
         if self.on_shrink is not None:
-            self.on_shrink(old)
-        if self.on_grow is not None:
-            self.on_grow(segment.region)
+            self.on_shrink(segment.region)
 
     def _grow(self, size: int) -> Segment | None:
         need = aligned(size, PAGE)

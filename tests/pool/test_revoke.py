@@ -116,20 +116,50 @@ def test_a_waiter_gets_the_room_of_what_was_taken_away(registrar: Registrar) -> 
     assert pool.lease_nowait(4 * MIB).segment is not lease.segment
 
 
-def test_a_region_is_registered_anew(registrar: Registrar) -> None:
+def test_a_region_is_never_registered_again(registrar: Registrar) -> None:
+    """Engines repeat what has failed, and look up again what is registered at an address."""
     pool = _pool(registrar, Revoke.REGION)
     lost, held = pool.lease_nowait(MIB), pool.lease_nowait(MIB)
     held.view()[:] = b"h" * MIB
     lost.pin()
     assert pool.revoke(lost)
     assert [region.id for region in registrar.unregistered] == [1]
-    assert [region.id for region in registrar.grown] == [1, 2]
     assert [region.id for region in registrar.shrunk] == [1]
-    assert list(pool.regions) == [2]
+    assert (len(pool.regions), pool.committed) == (0, 0)
     lost.drop()
     assert (pool.quarantined, pool.live) == (0, 1)
     assert bytes(held.view()) == b"h" * MIB
-    assert pool.lease_nowait(MIB).address == lost.address
+    block = lost.segment.block
+    assert block is not None
+    others = [pool.lease_nowait(MIB) for _ in range(3)]  # the limit is what it was
+    assert not any(
+        block.address <= other.address < block.address + block.nbytes for other in others
+    )
+    assert [region.id for region in registrar.grown] == [1, 2]
+    address = held.address
+    held.drop()  # nobody leases there any more: its memory goes back, and its addresses stay
+    assert _mapped(address) == "---p"
+    assert lost.segment.block is None
+    for other in others:
+        other.drop()
+    assert pool.used == 0
+    pool.close()
+    assert [region.id for region in registrar.unregistered] == [1, 2]
+    assert _mapped(address) == "---p"
+
+
+def test_a_pool_may_close_over_a_retired_segment(registrar: Registrar) -> None:
+    pool = _pool(registrar, Revoke.REGION)
+    lost, held = pool.lease_nowait(MIB), pool.lease_nowait(MIB)
+    view = held.view()
+    lost.pin()
+    pool.revoke(lost)
+    lost.drop()
+    pool.trim()
+    assert pool.close() == 0
+    view[:] = b"v" * MIB  # views of it stay
+    held.drop()
+    assert [region.id for region in registrar.unregistered] == [1]
 
 
 def test_a_region_waits_for_what_others_write_there(registrar: Registrar) -> None:
