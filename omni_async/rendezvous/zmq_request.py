@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import zmq
@@ -54,12 +55,15 @@ class ZmqRequests:
         self._busy: set[_Asker] = set()
         self._closed = False
 
-    async def ask(self, body: bytes) -> bytes:
+    async def ask(self, body: bytes, asked: Callable[[], None] | None = None) -> bytes:
         """The answer to a question.
 
+        Args:
+            asked: called when it has its turn: from then on it may be heard.
+
         Raises:
-            OSError: nobody is there, or the connection has ended without an answer; the question may
-                have been heard.
+            ConnectionRefusedError: nobody is there; it was not heard.
+            OSError: the connection has ended without an answer; it may have been heard.
             ClosedError: these requests are closed.
 
         Cancellation: safe; whoever was asked may answer to nobody.
@@ -67,6 +71,8 @@ class ZmqRequests:
         async with self._turns:
             asker = await self._asker()
             self._busy.add(asker)
+            if asked is not None:
+                asked()
             try:
                 answer = await asker.ask(body)
             except BaseException as error:

@@ -32,7 +32,7 @@ REFUSED = object()
 class Landing:
     """One pull, and the slot that it is written into."""
 
-    __slots__ = ("adopted", "info", "keep", "lease", "op", "task", "timer", "wanted", "where")
+    __slots__ = ("adopted", "asked", "info", "keep", "lease", "op", "task", "timer", "wanted", "where")  # fmt: skip
 
     def __init__(self, op: int, where: TransferKey, lease: Lease, info: words.Info) -> None:
         self.op = op
@@ -43,6 +43,8 @@ class Landing:
         """Its get was not given up."""
         self.keep = True
         """Should that happen, what lands is for the next one."""
+        self.asked = False
+        """The sender may have heard of it."""
         self.adopted = False
         """The get that waits for it has not begun it."""
         self.task: asyncio.Task[None] | None = None
@@ -52,6 +54,9 @@ class Landing:
     @property
     def data_size(self) -> int:
         return self.info.data_size
+
+    def ask(self) -> None:
+        self.asked = True
 
 
 class Landings:
@@ -99,12 +104,13 @@ class Landings:
         outcome: object = None
         try:
             body = words.pull(landing.where, (host, int(port)), lease.address, nbytes)
-            written = words.done(await self._requests.ask(body))
+            written = words.done(await self._requests.ask(body, landing.ask))
             refused = not written
             outcome = landing if written else REFUSED
         except ProtocolError as error:
             outcome = error
         except (OSError, ClosedError) as error:
+            landing.asked &= not isinstance(error, ConnectionRefusedError)
             self.trouble = error
         finally:
             if landing.task is not None:
@@ -122,7 +128,11 @@ class Landings:
             if not landing.wanted:
                 self._leave(landing)
         else:
-            self._withdraw(landing.lease, refused)
+            if landing.asked:
+                self._withdraw(landing.lease, refused)
+            else:
+                landing.lease.unpin()
+            landing.lease.drop()
             del self._by_op[landing.op]
         if landing.wanted:
             self._completions.resolve(landing.op, outcome)
@@ -137,7 +147,6 @@ class Landings:
                 lease.unpin()
             else:
                 lease.quarantine()
-        lease.drop()
 
     def take(self, op: int) -> Lease:
         """The slot of a :class:`Landing` that was answered is the caller's now."""
@@ -152,10 +161,19 @@ class Landings:
         if landing.task is None:
             self._leave(landing)
             return
+        if not landing.asked:
+            self._stop(landing)
+            return
         landing.lease.quarantine()
         if self._wiring.engine.revoke is not Revoke.NOTHING:
             patience = self._wiring.options.peer_timeout
             landing.timer = self._wiring.loop.call_later(patience, landing.task.cancel)
+
+    def _stop(self, landing: Landing) -> None:
+        task = landing.task
+        self._ended(landing, False, False, None)  # a task that never began would not
+        if task is not None:
+            task.cancel()
 
     def adopt(self, op: int, where: TransferKey) -> bool:
         """Have an operation answered by what is being written for a get that was given up, if anything."""
@@ -223,8 +241,5 @@ class Landings:
     def end(self) -> None:
         """Wait for no answer any more. Idempotent."""
         for landing in list(self._under_way.values()):
-            task = landing.task
-            self._ended(landing, False, False, None)
-            if task is not None:
-                task.cancel()
+            self._stop(landing)
         self._requests.close()

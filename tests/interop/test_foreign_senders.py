@@ -25,7 +25,8 @@ from omni_async.errors import (
     UsageError,
 )
 from omni_async.interop.vllm_omni.writing import write
-from omni_async.pool import ManagedBuffer
+from omni_async.pool import ManagedBuffer, Pool
+from omni_async.rendezvous.zmq_request import ZmqRequests
 from omni_async.testing.doubles.loopback import FAULTS, Fault
 from omni_async.transport import foreign_sender
 
@@ -387,6 +388,61 @@ async def test_what_landed_for_nobody_gives_way_to_what_is_newer(namespace: str,
                 delivery = await rx.get("0", "1", "k", timeout=5)
                 assert delivery.value.numpy().tobytes() == wanted
                 del delivery
+
+
+async def test_a_pull_that_has_not_had_its_turn_is_taken_back(namespace: str, port: int) -> None:
+    async with sender(port) as theirs, receiver(namespace, port) as rx:
+        theirs.begin.clear()
+        gets = []
+        for i in range(foreign_sender.PULLS + 4):
+            theirs.put(f"k{i}@0_1", b"%d" % i)
+            gets.append(asyncio.ensure_future(rx.get("0", "1", f"k{i}", timeout=20)))
+        await until(lambda: theirs.heard["pull"] == foreign_sender.PULLS)
+        await until(lambda: rx.health().in_flight == len(gets))
+        for getting in gets[2:]:
+            getting.cancel()
+        await asyncio.wait(gets[2:])
+        assert rx.health().quarantined == foreign_sender.PULLS - 2
+        theirs.begin.set()
+        for i in range(2):
+            assert (await gets[i]).value.numpy().tobytes() == b"%d" % i
+        await until(lambda: not rx.health().quarantined)
+        assert theirs.heard["pull"] == foreign_sender.PULLS
+        for i in range(2, len(gets)):
+            delivery = await rx.get("0", "1", f"k{i}", timeout=5)
+            assert delivery.value.numpy().tobytes() == b"%d" % i
+            del delivery
+        gets.clear()
+        await unused(rx)
+
+
+@pytest.mark.parametrize("heard", [False, True])
+async def test_only_a_pull_that_may_have_been_heard_costs_its_slot(
+    namespace: str, port: int, monkeypatch: pytest.MonkeyPatch, heard: bool
+) -> None:
+    revoked = []
+    revoke = Pool.revoke
+
+    def counted(pool: Pool, lease: Any) -> bool:
+        revoked.append(lease)
+        return revoke(pool, lease)
+
+    monkeypatch.setattr(Pool, "revoke", counted)
+    ask = ZmqRequests.ask
+
+    async def broken(self: ZmqRequests, body: bytes, asked: Any = None) -> bytes:
+        if asked is None:
+            return await ask(self, body)
+        asked()
+        raise ConnectionResetError if heard else ConnectionRefusedError
+
+    monkeypatch.setattr(ZmqRequests, "ask", broken)
+    async with sender(port) as theirs, receiver(namespace, port) as rx:
+        theirs.put("k@0_1", b"x" * 1000)
+        with pytest.raises(PeerLost):
+            await rx.get("0", "1", "k", timeout=5)
+        await unused(rx)
+        assert len(revoked) == heard
 
 
 async def test_cleanup(namespace: str, port: int) -> None:
