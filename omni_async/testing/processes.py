@@ -147,6 +147,11 @@ class PeerProcess:
         self._process.wait()
         self._gone = True
 
+    async def told(self) -> None:
+        """(after its end) Wait until everybody who waits for an answer knows of that end."""
+        while self._waiting:  # noqa: ASYNC110 - they are told by the loop's next look at the line
+            await asyncio.sleep(0)
+
     def close(self) -> int:
         """End the line, wait for its end (killed after 5 s), and return its exit status."""
         self._line.close()

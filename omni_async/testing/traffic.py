@@ -11,11 +11,12 @@ import mmap
 import struct
 import time
 from pathlib import Path
+from typing import Any
 
 from ..errors import KeyNotFound
 from ..transport import Delivery, Transport
 from .compare import difference
-from .recipes import Recipe, tree
+from .recipes import Recipe, pattern_array, tree
 from .sides import EDGE, LocalSide
 
 SIZES = (80, 3000, 40_000, 300_000, 1_500_000)
@@ -148,3 +149,34 @@ async def timestamps(side: LocalSide, keys: list[str], pause: float) -> None:
     for key in keys:
         await side.transport.put(*EDGE, key, time.monotonic_ns())
         await asyncio.sleep(pause)
+
+
+async def latencies(
+    side: LocalSide,
+    stream: int,
+    start: int,
+    count: int,
+    metadata: dict[str, Any] | None = None,
+) -> list[float]:
+    """Get that many payloads of a stream, one after the other; seconds of each get.
+
+    Raises:
+        AssertionError: one of them is wrong.
+    """
+    taken = []
+    for number in range(start, start + count):
+        began = time.perf_counter()
+        delivery = await side.transport.get(*EDGE, key_of(stream, number), metadata, timeout=30)
+        taken.append(time.perf_counter() - began)
+        fault = difference(delivery.value, payload_of(stream, number).make())
+        if fault:
+            raise AssertionError(f"{key_of(stream, number)}: {fault}")
+        del delivery
+    return taken
+
+
+async def put_patterns(side: LocalSide, prefix: str, count: int, nbytes: int) -> None:
+    """Put patterns, each seeded by its number, under ``prefix-0`` and so on."""
+    for number in range(count):
+        value = pattern_array(nbytes, number)
+        await side.transport.put(*EDGE, f"{prefix}-{number}", value, timeout=30)

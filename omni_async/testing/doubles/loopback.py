@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from ...abc import Channels, DirectBackend, Engine, MemorySource, Options, RemoteRegion, Revoke
-from ...errors import EngineFault
+from ...errors import EngineFault, ProtocolError
 from ...model import Capabilities, Move, Region, Role, Verb
 from ...pool.memory import AnonymousMemory, MemfdMemory, map_fd
 from ...rendezvous.unix_channel import UnixChannels
@@ -164,7 +164,10 @@ class LoopbackEngine(Engine):
             return RemoteRegion(region.id, region.nbytes, block.address, block)
         if region.fd >= 0:
             os.close(region.fd)
-        whose = msgspec.msgpack.decode(region.descriptor, type=Peer)
+        try:
+            whose = msgspec.msgpack.decode(region.descriptor, type=Peer)
+        except msgspec.MsgspecError as error:
+            raise ProtocolError(f"a region without a descriptor: {error}", peer=peer) from None
         return RemoteRegion(region.id, region.nbytes, 0, (whose, region))
 
     def detach(self, remote: RemoteRegion) -> None:
