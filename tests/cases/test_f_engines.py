@@ -137,10 +137,10 @@ async def test_f13_a_blocking_call_holds_up_nobody(
             stuck.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await stuck
-            assert time.monotonic() - begun < 0.1
+            assert time.monotonic() - begun < 0.5
             ticking.cancel()
             hang.set()
-    assert worst < 0.1
+    assert worst < 0.5  # of 2 s; others share this machine
 
 
 async def test_f13_opening_that_blocks(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ async def test_f13_opening_that_blocks(opener: Opener, monkeypatch: pytest.Monke
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    assert time.monotonic() - begun < 0.1
+    assert time.monotonic() - begun < 0.5
     gone.set()
 
 
