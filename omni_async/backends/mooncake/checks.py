@@ -163,6 +163,12 @@ def _environment(protocol: str, environ: Mapping[str, str]) -> Iterator[Problem]
                 f"unset {name}",
                 name,
             )
+    if "MC_DISABLE_METACACHE" in environ:
+        yield Problem(
+            "with the variable MC_DISABLE_METACACHE every write asks its peer before it begins",
+            "unset MC_DISABLE_METACACHE",
+            "MC_DISABLE_METACACHE",
+        )
     if protocol == "tcp" and environ.get("MC_TCP_PROTO") == "1":
         yield Problem(
             "with the variable MC_TCP_PROTO=1 a write ends before its bytes are there",

@@ -155,6 +155,7 @@ def test_both_packages(machine: Machine) -> None:
         ("tcp", "MC_FORCE_HCA", "1"),
         ("tcp", "MC_TCP_PROTO", "1"),
         ("tcp", "MC_USE_TENT", "1"),
+        ("tcp", "MC_DISABLE_METACACHE", "1"),
         ("rdma", "MC_USE_TEV1", ""),
         ("rdma", "MC_FORCE_TCP", "1"),
     ],
