@@ -70,9 +70,11 @@ async def take(
         value = decode(header, buffers, copy=copying, writable=not offer.shared)
     if not core.consume(op, holding=mapped and not independent):
         raise waiting.lost(_MEANWHILE)
-    if not _mark(link, offer):
+    if _mark(link, offer):
+        link.pump()
+    else:  # the sender waits for the word; the caller need not wait until it is written
         core.urgent = True
-    link.pump()
+        wiring.loop.call_soon(link.pump)
     return Delivery(value, offer.nbytes, waiting.where.key, None if independent else places)
 
 
