@@ -101,6 +101,8 @@ class ZmqDealing:
             self._ready.send((body,))
         except zmq.Again:
             return False
+        except zmq.ZMQError as error:
+            raise ConnectionResetError(str(error)) from None
         return True
 
     def look(self) -> None:
@@ -134,7 +136,7 @@ class ZmqDealing:
         name = f"{self._address} (process {theirs.pid})"
         self._line = ZmqLine(self, name, theirs, self._handler, self._options)
         self._owner.settled(self, self._line)
-        self._handler.opened(self._line)
+        self._line.open()
 
     def _hello_of(self, frames: Frames) -> Hello:
         body = frames[0].buffer

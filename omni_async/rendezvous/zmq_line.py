@@ -197,6 +197,13 @@ class ZmqLine(Channel):
         self._size = len(body)
         return self._take_words()
 
+    def open(self) -> None:
+        """Tell the handler that the handshake is done."""
+        try:
+            self._handler.opened(self)
+        except ProtocolError as error:  # what the peer says of its engine makes no sense
+            self._end(error)
+
     def broken(self, reason: str) -> None:
         """What has come is no message of this wire."""
         self._end(ProtocolError(reason))

@@ -213,7 +213,7 @@ class ZmqListener(Listener):
         post.line = ZmqLine(post, name, theirs, self._handler, self._options)
         connection.post = self._posts[routing_id] = post
         self._lines += 1
-        self._handler.opened(post.line)
+        post.line.open()
 
     def _refuse(self, routing_id: bytes, reason: str | None) -> None:
         with suppress(ConnectionError):

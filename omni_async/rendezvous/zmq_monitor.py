@@ -80,12 +80,21 @@ class Monitor:
         self._on_event(event, value)
 
     def _is_ours(self, fd: int) -> bool:
-        """The connection may be over, and its number that of another socket."""
+        """The connection may be over, and its number that of something else."""
         try:
-            with socket.socket(fileno=os.dup(fd)) as copy:
-                names = copy.getsockname(), copy.getpeername()
+            copy = os.dup(fd)
         except OSError:
             return False
+        try:
+            sock = socket.socket(fileno=copy)
+        except OSError:
+            os.close(copy)
+            return False
+        with sock:
+            try:
+                names = sock.getsockname(), sock.getpeername()
+            except OSError:
+                return False
         return any(isinstance(name, tuple) and name[1] == self._port for name in names)
 
     def close(self) -> None:

@@ -15,12 +15,14 @@ telling. So whoever is told reads until nothing is left, and looks again after h
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
 
-from .._aio.fork import generation
 from .zmq_context import close_socket
 
 _EVENTS = int(zmq.EVENTS)
@@ -33,6 +35,8 @@ _PER_TURN = 256
 """Messages taken before others on the loop get their turn."""
 
 Frames = list[zmq.Frame]
+
+_all: weakref.WeakSet[ReadySocket] = weakref.WeakSet()
 
 
 class ReadySocket:
@@ -48,7 +52,7 @@ class ReadySocket:
     :meth:`resume`; and it may add to :attr:`taken` where a message was worth several.
     """
 
-    __slots__ = ("_fd", "_generation", "_get", "_inside", "_looking", "_loop", "_on_dry", "_on_message", "busy", "socket", "taken")  # fmt: skip
+    __slots__ = ("__weakref__", "_fd", "_get", "_inside", "_looking", "_loop", "_on_dry", "_on_message", "busy", "socket", "taken")  # fmt: skip
 
     def __init__(
         self,
@@ -63,13 +67,13 @@ class ReadySocket:
         self._on_message = on_message
         self._on_dry = on_dry
         self._loop = asyncio.get_running_loop()
-        self._generation = generation()
         self._inside = False
         self._looking = False  # a look is scheduled
         get: Any = socket.get
         self._get: Callable[[int], Any] = get
         self._fd: int = get(zmq.FD)
         self._loop.add_reader(self._fd, self.look)
+        _all.add(self)
         self.look_soon()  # what has come before this was told to nobody
 
     @property
@@ -85,6 +89,8 @@ class ReadySocket:
             zmq.Again: no more is taken for now.
             zmq.ZMQError: with ``EHOSTUNREACH`` where a mandatory ROUTER does not know the address.
         """
+        if self._fd < 0:
+            raise zmq.ZMQError(errno.ENOTSOCK)
         send = self.socket.send
         for frame in frames[:-1]:
             send(frame, _MORE)
@@ -151,9 +157,20 @@ class ReadySocket:
 
     def close(self, linger: float = 0.0) -> None:
         """Close; what was sent has ``linger`` seconds to leave. Does not wait. Idempotent."""
-        if self._fd < 0 or self._generation != generation():
-            return  # a child shares its parent's epoll: removing here would remove there
+        if self._fd < 0:
+            return
         if not self._loop.is_closed():
             self._loop.remove_reader(self._fd)
         self._fd = -1
         close_socket(self.socket, linger)
+
+
+def _leave_to_parent() -> None:
+    """In a forked child: to ask a socket would take the answer from the parent's, and so would its
+    event loop, whose epoll is the parent's too."""
+    for ready in list(_all):
+        ready._fd = -1
+    _all.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

@@ -266,6 +266,28 @@ class TestReceiving:
         await ends.receiver.next("ended")
         ends.close()
 
+    @pytest.mark.parametrize("side", ["sender", "receiver"])
+    async def test_so_does_one_that_finds_it_in_the_first_word(
+        self, namespace: str, side: str
+    ) -> None:
+        class Strict(Recorder):
+            def opened(self, channel: Channel) -> None:
+                super().opened(channel)
+                raise ProtocolError("that engine makes no sense here")
+
+        ends = Pair(local(), namespace)
+        setattr(ends, side, Strict())
+        handler = getattr(ends, side)
+        ends.listener = await ends.channels.listen(
+            ends.endpoint, hello("sender", namespace), ends.sender
+        )
+        ends.dialer = ends.channels.dial(
+            ends.listener.address, hello("receiver", namespace), ends.receiver
+        )
+        assert "makes no sense" in str(await handler.next("ended"))
+        await (ends.receiver if side == "sender" else ends.sender).next("ended")
+        ends.close()
+
     async def test_close_from_inside_received(self, namespace: str) -> None:
         class Leaver(Recorder):
             def received(self, channel: Channel, message: Message, fds: list[int]) -> None:
