@@ -20,11 +20,12 @@ from .ports import FIRST_PORT, LAST_PORT, is_port
 Resolve = Callable[[str, int, int], tuple[str, int]]
 """``(stage, rank, replica) -> (host, port)`` of that sender."""
 
-LOOPBACK = "127.0.0.1"
+HERE = "auto"
+"""The address by which this host reaches others: where a sender of this host listens by default."""
 
 
 class Address(NamedTuple):
-    """Where to connect; an IPv6 address is without brackets here."""
+    """Where to connect; an IPv6 address is without brackets here, and :data:`HERE` is no name."""
 
     host: str
     port: int
@@ -49,7 +50,7 @@ def find_sender(
 
     - ``resolve``, if there is one, tells host and port.
     - The host: the environment (:func:`variable_of`), the connector's ``sender_host``, the ``host`` of
-      the sender's stage, the ``host`` of its connector, loopback.
+      the sender's stage, the ``host`` of its connector, :data:`HERE`.
     - The port: the environment, the connector's ``sender_zmq_port``, the formula of :mod:`.ports`.
       The first two are final: they mean this one sender, whatever rank and replica it has.
 
@@ -72,7 +73,7 @@ def find_sender(
         port = settings.sender_zmq_port
     if port is None:
         port = sender_port(stages, stage, wire.sender, *sender)
-    return Address(next(filter(is_host, candidates), None) or LOOPBACK, port)
+    return Address(next(filter(is_host, candidates), None) or HERE, port)
 
 
 def _checked(found: Any, stage: str) -> Address:

@@ -56,8 +56,8 @@ class ZmqChannels(Channels):
         host: where a sender listens: a name, an address, or ``auto`` for the address by which this
             host reaches others.
         port: the sender's port; with 0 any that is free.
-        sender_host: where a receiver finds its sender; ``None`` where it has to be told.
-        sender_port: likewise.
+        sender_host: where a receiver finds its sender; by default at ``host``.
+        sender_port: likewise; ``None`` where it has to be told.
         silent_after: seconds without a sign of life after which ``silent`` is told.
         peer_timeout: seconds after which it is told again.
         max_message: bytes of the largest word.
@@ -81,8 +81,9 @@ class ZmqChannels(Channels):
         self._host = host
         self._port = port
         self._sender = None
-        if sender_host is not None and sender_port is not None:
-            self._sender = HostPort(sender_host, sender_port)
+        where = sender_host or (None if host == "auto" else host)
+        if where is not None and sender_port is not None:
+            self._sender = HostPort(where, sender_port)
         self._options = LineOptions(silent_after, peer_timeout, max_message, handshake_timeout)
         self._curve = None if curve is None else Curve(**curve)
 

@@ -64,24 +64,24 @@ def test_the_first_that_tells_is_believed() -> None:
         ("written", PORT),
         ("of-the-stage", PORT),
         ("of-the-connector", PORT),
-        ("127.0.0.1", PORT),
+        ("auto", PORT),
     ]
     assert told == [("0", 1, 2)]
 
 
 def test_a_port_that_is_told_is_final() -> None:
-    assert find(sender_zmq_port=7) == ("127.0.0.1", 7)
+    assert find(sender_zmq_port=7) == ("auto", 7)
     assert find({VARIABLE: "node:8"}, sender_zmq_port=7) == ("node", 8)
     assert find({VARIABLE: "node"}, sender_zmq_port=7) == ("node", 7)
 
 
 def test_the_senders_base_port_counts() -> None:
-    assert find(sender={"zmq_port": 600}, zmq_port=900) == ("127.0.0.1", 600 + PORT - 50051)
+    assert find(sender={"zmq_port": 600}, zmq_port=900) == ("auto", 600 + PORT - 50051)
 
 
 @pytest.mark.parametrize("host", ["auto", "0.0.0.0", "*", ""])
 def test_a_host_that_names_nobody_is_passed_over(host: str) -> None:
-    assert find(host=host, sender={"host": host}, sender_host=host) == ("127.0.0.1", PORT)
+    assert find(host=host, sender={"host": host}, sender_host=host) == ("auto", PORT)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_a_stage_has_its_variable(stage: str, name: str) -> None:
         ("10.0.0.5:1", "10.0.0.5", 1),
         ("[::1]", "::1", PORT),
         ("[fe80::1%eth0]:65535", "fe80::1%eth0", 65535),
-        ("", "127.0.0.1", PORT),
-        ("  ", "127.0.0.1", PORT),
+        ("", "auto", PORT),
+        ("  ", "auto", PORT),
     ],
 )
 def test_the_environment_tells_a_host_and_maybe_a_port(text: str, host: str, port: int) -> None:
@@ -126,7 +126,7 @@ def test_what_is_no_address_is_named(text: str) -> None:
 
 def test_a_variable_that_two_stages_share_says_nothing() -> None:
     ids = ("a-b", "end", "a_b")
-    assert find(ids=ids) == ("127.0.0.1", PORT)
+    assert find(ids=ids) == ("auto", PORT)
     with pytest.raises(ConfigError, match=r"OMNI_ASYNC_STAGE_A_B_HOST could mean .* a-b, a_b;"):
         find({"OMNI_ASYNC_STAGE_A_B_HOST": "node"}, ids=ids)
 

@@ -186,6 +186,9 @@ class Nature:
         late, core.landed_late = core.landed_late, []
         for op in late:
             process.gets[op].landing_freed = True
+        torn, core.torn = core.torn, []
+        for op in torn:  # taken away: what comes late lands nowhere
+            process.gets[op].landing_freed = True
 
     def _event(self, process: Process, get: Get, word: Offer | Done | Fail | None) -> None:
         assert get.stage is not Stage.ENDED, "word for an operation that has ended"
