@@ -147,9 +147,9 @@ class Connector:
             time.sleep(0.001)
         return found
 
-    def poll_many(self, keys: list[str]) -> list[Any]:
+    def poll_many(self, keys: list[str], metadata: Any = None) -> list[Any]:
         """From several threads."""
-        return list(self._threads.map(self.poll, keys))
+        return list(self._threads.map(lambda key: self.poll(key, metadata), keys))
 
     def free(self) -> int:
         """Bytes of its pool that are free."""

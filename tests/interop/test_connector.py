@@ -175,6 +175,34 @@ async def test_their_receiver_polls_while_ours_puts(
         await until(lambda: not tx.health().pool_used)
 
 
+async def test_many_at_once_in_both_directions(
+    namespace: str,
+    port: int,
+    base_ports: FreePorts,
+    their_sender: Child,
+    their_receiver: Child,
+) -> None:
+    async with (
+        our_sender(namespace, port) as tx,
+        our_receiver(namespace, base_ports.of("theirs")) as rx,
+    ):
+        keys = [f"many{i}" for i in range(64)]
+        where = {"source_host": "127.0.0.1", "source_port": port}
+        polling = asyncio.ensure_future(their_receiver.ask("poll_many", keys, where))
+        gets = [asyncio.ensure_future(rx.get("0", "1", key, timeout=30)) for key in keys]
+        for i, key in enumerate(keys):
+            value = {"i": i, "t": torch.full((1 << (6 + i % 12),), i)}
+            await tx.put("0", "1", key, value)
+            await their_sender.ask("put", key, value)
+        for i, ((theirs, _), getting) in enumerate(zip(await polling, gets, strict=True)):
+            value = {"i": i, "t": torch.full((1 << (6 + i % 12),), i)}
+            assert equal(theirs, value)
+            delivery = await getting
+            assert equal(delivery.value, value)
+            delivery.release()
+        await until(lambda: not tx.health().pool_used)
+
+
 async def test_ours_and_theirs_fetch_from_one_sender(
     namespace: str, port: int, their_receiver: Child
 ) -> None:
@@ -207,7 +235,8 @@ async def test_their_receiver_is_killed_and_another_one_comes(
         value = payload(64 * MB)
         receipt = await tx.put("0", "1", "k", value)
         with child(omni_wheel, "receiver", port) as first:
-            first.call("get", "nothing", address_of(receipt))
+            small = await tx.put("0", "1", "small", b"x")  # then the engines know each other
+            assert await first.ask("get", "small", small.metadata) == (b"x", 1)
             getting = asyncio.ensure_future(first.ask("get", "k", receipt.metadata))
             await until(lambda: tx.health().in_flight == 1)
             first.kill()
