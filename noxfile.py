@@ -217,7 +217,7 @@ def bench(session: nox.Session) -> None:
     args = list(session.posargs or ["shm"])
     vendors = [name for name in SYSTEM_LIBRARIES if name in args]
     python = _shared(session, "bench", extras=["demo", "uvloop", *vendors])
-    if args[0] in ("shm", "streams") and "--peer" not in args:
+    if args[0] in ("shm", "mooncake", "streams") and "--peer" not in args:
         args += ["--peer", str(_peer_wheel(session, python))]
     session.run(_script(python), "bench", *args, external=True)
 

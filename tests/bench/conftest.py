@@ -41,6 +41,30 @@ class SharedMemoryConnector:
         return decode(value), size
 """
 
+MOONCAKE = """
+import os, torch
+from .shm_connector import SharedMemoryConnector
+
+class Buffer:
+    def __init__(self, tensor):
+        self.tensor = tensor.reshape(-1).view(torch.uint8)
+
+    def release(self):
+        self.tensor = None
+
+class MooncakeTransferEngineConnector(SharedMemoryConnector):
+    def __init__(self, config):
+        assert config["protocol"] == "tcp" and config["role"] in ("sender", "receiver")
+        assert config["zmq_port"] == config["sender_zmq_port"] > 0
+        self.pool = torch.ones(64).pin_memory()
+
+    def get(self, from_stage, to_stage, key, metadata=None):
+        found = super().get(from_stage, to_stage, key, metadata)
+        if found is not None and isinstance(found[0], torch.Tensor):
+            return Buffer(found[0]), found[1]
+        return found
+"""
+
 ADAPTER = """
 import importlib, threading, time
 from collections import deque
@@ -53,7 +77,14 @@ class OmniChunkTransferAdapter:
     def __init__(self, config):
         model = config.model_config
         self.stage = model.stage_id
+        wanted = model.stage_connector_config
         self.connector = SharedMemoryConnector({"stage_id": self.stage})
+        if wanted["name"] != "SharedMemoryConnector":
+            from ..connectors.mooncake_transfer_engine_connector import (
+                MooncakeTransferEngineConnector as Mooncake,
+            )
+            self.connector = Mooncake(wanted["extra"])
+        assert self.connector.stage_id == self.stage
         path = model.custom_process_next_stage_input_func
         if path:
             module, _, name = path.rpartition(".")
@@ -110,6 +141,9 @@ FILES = {
         "def folder(): return os.environ['FAKE_PEER_FOLDER']\n"
     ),
     "vllm_omni/distributed/omni_connectors/connectors/shm_connector.py": CONNECTOR,
+    "vllm_omni/distributed/omni_connectors/connectors/mooncake_transfer_engine_connector.py": (
+        MOONCAKE
+    ),
     "vllm_omni/data_entry_keys.py": (
         "from types import SimpleNamespace\n"
         "CodesStruct = MetaStruct = OmniPayloadStruct = SimpleNamespace\n"

@@ -11,10 +11,20 @@ from typing import Any
 import pytest
 
 from omni_async.cli import main as command_line
-from omni_async.cli.bench import chunks, compare, contest, load, parked, stream_figures, streams
+from omni_async.cli.bench import (
+    chunks,
+    compare,
+    contest,
+    load,
+    mooncake,
+    parked,
+    stream_figures,
+    streams,
+)
 from omni_async.cli.bench.pace import Pace
 from omni_async.cli.bench.payload import Mismatch
 from omni_async.cli.bench.workers import WorkerFailed, Workers
+from tests.engines import need_mooncake
 
 torch = pytest.importorskip("torch")
 
@@ -63,6 +73,55 @@ def test_shm_without_a_peer_says_so(
     assert code == 0
     assert out.startswith("omni_async alone: no wheel of the peer was given")
     assert "ours, asyncio" in out
+
+
+@pytest.mark.usefixtures("clean_modules")
+def test_mooncake_against_a_peer_and_the_engine(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wheel: Path
+) -> None:
+    need_mooncake()
+    largest = [w._replace(nbytes=1 << 20) for w in contest.MOONCAKE.wanted if w.nbytes > 16 << 20]
+    smaller = contest.MOONCAKE._replace(wanted=tuple(largest))
+    monkeypatch.setattr(mooncake, "MOONCAKE", smaller)
+    code, out = bench(
+        capsys, "mooncake", "--json", "--sizes", "4K,1M", "--rounds", "1", "--scale", "0.02",
+        "--loop", "asyncio", "--peer", str(wheel),
+    )  # fmt: skip
+    assert code == 0
+    result = json.loads(out)
+    assert "MooncakeTransferEngineConnector" in result["peer"]
+    assert "Tensor.pin_memory" in result["peer"]
+    sides = {side.name for side in contest.MOONCAKE.sides if side.loop == "asyncio"}
+    assert {row["side"] for row in result["rows"]} == sides
+    assert all(row["one_way"]["count"] >= 2 for row in result["rows"])
+    assert {row["side"] for row in result["streams"]["rows"]} >= {"ours, asyncio", "peer"}
+    assert [goal["name"] for goal in result["goals"]] == [
+        "1 MB faster than the peer",
+        "1 MB as fast as the peer, one tensor",
+        "1 MB against the engine alone, medians",
+        "1 MB against the engine alone, best times",
+        "1 MB built in place, against the engine alone, medians",
+        "1 MB built in place, against the engine alone, best times",
+        "paced-256: p99 lower than the peer's",
+    ]
+    text = mooncake.report(result)
+    for word in (contest.ENGINE, contest.PEER_TENSOR, "paced-256: peer", "1 MB"):
+        assert word in text
+
+
+def test_mooncake_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_mooncake()
+    monkeypatch.setattr(
+        mooncake, "MOONCAKE", contest.MOONCAKE._replace(sides=contest.MOONCAKE.sides[:1])
+    )
+    code, out = bench(
+        capsys, "mooncake", "--sizes", "4K", "--rounds", "1", "--scale", "0.02", "--modes", "none"
+    )
+    assert code == 0
+    assert out.startswith("omni_async alone: no wheel of the peer was given")
+    assert "paced" not in out
 
 
 @pytest.mark.usefixtures("clean_modules")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from omni_async.cli.main import main
 from omni_async.cli.on_this_host import LOOPBACK
 from omni_async.deploy.endpoints import sender_port, sending_endpoints
 from tests.cli.conftest import tune, wav
+from tests.cli.demos import DEMO
 from tests.deploy.addressed import AddressedDouble, registered
+from tests.engines import need_mooncake
 
 MOONCAKE = "MooncakeTransferEngineConnector"
 
@@ -130,3 +133,27 @@ def test_what_is_not_there_is_told_before_anything_starts(
     assert told in error["text"]
     assert said.err == f"omni-async demo: {error['text']}\n"
     assert not output.exists()
+
+
+def test_two_demos_over_mooncake_do_not_meet(tmp_path: Path) -> None:
+    """At ports of their own, and each identical to the same without any transport."""
+    pytest.importorskip("torch")
+    need_mooncake()
+    recording = tmp_path / "tune.wav"
+    recording.write_bytes(wav(tune(1.5).tobytes()))
+    command = [*DEMO, "--json", "--backend", "mooncake", "--requests", "2", "--input", recording]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    both = [
+        subprocess.Popen(
+            [*map(str, command), "--output", str(tmp_path / name)],
+            **pipes,  # type: ignore[call-overload]
+        )
+        for name in ("one", "other")
+    ]
+    for demo in both:
+        stdout, stderr = demo.communicate(timeout=55)
+        assert demo.returncode == 0, stderr
+        result = json.loads(stdout)
+        assert result["identical"] is True
+        assert result["without_streaming"]["identical"] is True
+        assert {edge["connector"] for edge in result["edges"]} == {MOONCAKE}

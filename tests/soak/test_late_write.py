@@ -51,7 +51,7 @@ class Tally:
 @pytest.mark.parametrize(
     "repetitions",
     [
-        pytest.param(8, id="short"),
+        pytest.param(6, id="short"),
         pytest.param(200, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
     ],
 )

@@ -40,7 +40,7 @@ ONE_PIECE = 0.25
 @pytest.mark.parametrize(
     ("seconds", "restarts"),
     [
-        pytest.param(12.0, 2, id="short"),
+        pytest.param(8.0, 2, id="short"),
         pytest.param(600.0, 12, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(1200)]),
     ],
 )

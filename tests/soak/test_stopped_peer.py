@@ -38,7 +38,7 @@ PRODUCE = "omni_async.testing.traffic:produce"
 ROUNDS = pytest.mark.parametrize(
     ("rounds", "count", "slower"),
     [
-        pytest.param(2, 60, 5.0, id="short"),
+        pytest.param(1, 100, 5.0, id="short"),
         pytest.param(20, 200, 1.5, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(600)]),
     ],
 )
