@@ -51,9 +51,8 @@ async def test_large_pulls_and_small_ones(
                 quiet_gaps, _ = await _gaps(asyncio.sleep(0.5))
                 found: list[float] = []
                 gaps, deliveries = await _gaps(_pull(rx, turn, large, small, found))
-                for number, delivery in enumerate(deliveries):
-                    _compare(delivery.value, LARGE, number)
-                del deliveries, delivery
+                _compare_all(deliveries)
+                deliveries.clear()
                 if turn:
                     alone += quiet_gaps
                     beside += gaps
@@ -96,6 +95,11 @@ async def _timed(rx: omni_async.Transport, key: str, number: int, times: list[fl
     delivery = await rx.get("0", "1", key, timeout=60)
     times.append(time.perf_counter() - began)
     _compare(delivery.value, SMALL, number)
+
+
+def _compare_all(deliveries: list[omni_async.Delivery]) -> None:
+    for number, delivery in enumerate(deliveries):
+        _compare(delivery.value, LARGE, number)
 
 
 def _compare(value: Any, nbytes: int, seed: int) -> None:

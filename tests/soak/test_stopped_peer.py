@@ -121,7 +121,7 @@ async def _under_way(tx: omni_async.Transport, slow: RemoteSide) -> list[asyncio
     edge = ("0", "2")
     for number in range(CLAIMED):
         await tx.put(*edge, f"claimed-{number}", pattern_array(NBYTES, number))
-    gets = [
+    gets: list[asyncio.Future[Any]] = [
         asyncio.ensure_future(slow.get(f"claimed-{n}", pattern(NBYTES, n), edge=edge, timeout=30))
         for n in range(CLAIMED)
     ]
