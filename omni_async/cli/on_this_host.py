@@ -1,7 +1,7 @@
 """Options with which a backend runs between processes of one host, without hardware of its own.
 
-In: a connector's name, a role, a port that is kept for its sender. Out: ``extra``.
-Never: opens or imports a backend's vendor.
+In: a connector's name, a role, a port that is kept for its sender. Out: ``extra``; whether it runs here at all.
+Never: opens a transport.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 import pydantic
 
 from .. import registry
-from ..abc import Options
+from ..abc import DirectBackend, Options
+from ..errors import BackendUnavailable
 from ..model import Role
 
 LOOPBACK = "127.0.0.1"
@@ -33,6 +34,29 @@ def extra_here(connector: str, role: Role, port: int) -> dict[str, Any]:
         where = {"sender_host": LOOPBACK, "sender_zmq_port": port}
         extra |= {"zmq_port": port} if role == "sender" else where
     return extra
+
+
+async def check_here(connector: str, options: Options | None = None) -> None:
+    """See that a backend can run here. Cancellation: safe.
+
+    Args:
+        options: its options; by default those of :func:`extra_here`.
+
+    Raises:
+        BackendUnavailable: a package, library or device is missing; says how to get it.
+        ConfigError: nobody has announced it, or the options do not fit this machine.
+    """
+    backend = registry.backend_for(connector)
+    if options is None:
+        options = backend.options.model_validate(extra_here(connector, "receiver", 1))
+    if isinstance(backend, DirectBackend):
+        try:
+            await backend.prepare(options, "sender")
+        except BackendUnavailable as error:
+            remedy = f"; {error.remedy}" if error.remedy else ""
+            raise BackendUnavailable(
+                f"{error}{remedy}", backend=error.backend, remedy=error.remedy
+            ) from error
 
 
 def _takes(model: type[Options], key: str, value: Any) -> bool:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from omni_async import BackendUnavailable
+from omni_async.backends.mooncake import MooncakeTransferEngineBackend
 from omni_async.cli import main as command_line
 from omni_async.cli.bench import (
     chunks,
@@ -282,3 +284,14 @@ def test_a_worker_that_hangs_is_ended() -> None:
     assert time.monotonic() - begun < 15
     with pytest.raises(ProcessLookupError):
         os.kill(started[0].process.pid, 0)
+
+
+def test_without_the_engine_the_remedy_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def prepare(*_: Any) -> None:
+        raise BackendUnavailable("libx is missing", remedy="apt-get install libx")
+
+    monkeypatch.setattr(MooncakeTransferEngineBackend, "prepare", prepare)
+    assert command_line.main(["bench", "mooncake"]) == 1
+    assert capsys.readouterr().err == "omni-async bench: libx is missing; apt-get install libx\n"

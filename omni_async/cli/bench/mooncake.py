@@ -6,10 +6,11 @@ Never: measures; :mod:`.compare` and :mod:`.streams` do.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from ... import registry
+from ..on_this_host import check_here
 from . import compare, stream_figures, streams
 from .contest import MOONCAKE
 from .stream_figures import Wanted
@@ -32,11 +33,11 @@ def run(
     """Measure; see :func:`report`.
 
     Raises:
-        BackendUnavailable: the connector is not there.
+        BackendUnavailable: the connector cannot run here.
         PeerUnavailable: ``peer`` was given and is no usable wheel.
         WorkerFailed: a process ended, hung, or found wrong bytes.
     """
-    registry.backend_for(MOONCAKE.connector)
+    asyncio.run(check_here(MOONCAKE.connector))
     one_way = compare.run(
         MOONCAKE, sizes, rounds=rounds, scale=scale, peer=peer, pin=pin, loops=loops
     )

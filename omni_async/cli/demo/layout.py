@@ -13,7 +13,7 @@ from omni_async import BackendUnavailable, ConfigError, Deploy, FrameChunker
 from omni_async.deploy import Wire
 
 from ... import registry
-from ...abc import DirectBackend
+from ..on_this_host import check_here
 
 NAMES = ("Thinker", "Talker", "Code2Wav")
 CARGO = ("hidden states", "codec frames")
@@ -71,15 +71,12 @@ class Layout(NamedTuple):
             ConfigError: options do not fit this machine.
         """
         for wire in self.wires:
-            backend = registry.backend_for(wire.sender.name)
-            if isinstance(backend, DirectBackend):
-                try:
-                    await backend.prepare(wire.sender.settings, "sender")
-                except BackendUnavailable as error:
-                    how = f"; {error.remedy}" if error.remedy else ""
-                    raise BackendUnavailable(
-                        f"{wire.name}: {error}{how}", backend=error.backend, remedy=error.remedy
-                    ) from error
+            try:
+                await check_here(wire.sender.name, wire.sender.settings)
+            except BackendUnavailable as error:
+                raise BackendUnavailable(
+                    f"{wire.name}: {error}", backend=error.backend, remedy=error.remedy
+                ) from error
 
     def name(self, stage: str) -> str:
         """What a stage is called by its part."""
