@@ -23,6 +23,8 @@ _LITTLE = 256 << 10
 """Bytes that are worth no waiting any more."""
 _LAST_WORDS = 1.0
 """Seconds between a peer's farewell and the conclusion that its end of the line is not coming."""
+_WORD_OF_END = 10.0
+"""The same where a connection is known to be gone: what came over it may take its time."""
 _WORDS_PER_TURN = 256
 """Words taken before others on the loop get their turn."""
 _WORTH_TELLING = 4 << 10
@@ -155,7 +157,7 @@ class ZmqLine(Channel):
                 return False
         except ConnectionError as error:
             # Word of its end is on its way; what it said before may still lie in the socket.
-            self._fall_silent(error)
+            self._fall_silent(error, _WORD_OF_END)
             return False
         self._window.say(len(body))
         return True
@@ -240,7 +242,8 @@ class ZmqLine(Channel):
                     raise ProtocolError("a second Hello on one line")
                 if type(message) is Bye and message.held is None:
                     self._fall_silent(
-                        ProtocolError("it does not listen any more, but keeps the line")
+                        ProtocolError("it does not listen any more, but keeps the line"),
+                        _LAST_WORDS,
                     )
                 handler.received(self, message, [])
         except ProtocolError as error:
@@ -273,12 +276,12 @@ class ZmqLine(Channel):
             self._post.wait()
             self._loop.call_soon(self._take_more)
 
-    def _fall_silent(self, error: Exception) -> None:
-        """The peer takes no words any more; its end of the line is about to come, else this is why."""
+    def _fall_silent(self, error: Exception, seconds: float) -> None:
+        """The peer takes no words any more. Its end of the line is about to come; else this is why."""
         if not self._mute:
             self._mute = True
             self._waiting.clear()
-            self._last_words = self._loop.call_later(_LAST_WORDS, self._end, error)
+            self._last_words = self._loop.call_later(seconds, self._end, error)
 
     # -- signs of life ---------------------------------------------------------------------------
 

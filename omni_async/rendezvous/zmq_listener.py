@@ -36,8 +36,9 @@ _log = get_logger("omni_async.rendezvous")
 _SOURCE = int(zmq.SRCFD)
 _HELLO_LIMIT = 64 << 10
 """Bytes of the first word; who has not said it is not worth more."""
-_DRY_SECONDS = 0.25
-"""How long words of a connection that is over are looked for, where the socket is never empty."""
+_LOOK_AGAIN = 0.1
+"""Seconds between two looks for connections that are over, where the socket is never empty."""
+_SPARE = 64
 
 
 class _Connection:
@@ -53,13 +54,15 @@ class _Connection:
 class RouterPost:
     """Sends to one routing id."""
 
-    __slots__ = ("_listener", "line", "routing_id")
+    __slots__ = ("_listener", "line", "routing_id", "seen")
 
     def __init__(self, listener: ZmqListener, routing_id: bytes) -> None:
         self._listener = listener
         self.routing_id = routing_id
         self.line: ZmqLine | None = None
         """``None`` when it is over, and its connection is not."""
+        self.seen = 0
+        """Which of the listener's messages was the last from here."""
 
     def put(self, body: bytes | bytearray) -> bool:
         return self._listener.put(self.routing_id, body)
@@ -107,6 +110,7 @@ class ZmqListener(Listener):
         self._connections: dict[int, _Connection] = {}
         self._leaving: list[RouterPost] = []
         """Their connections are over; what they said last may still lie in the socket."""
+        self._messages = 0
         self._detail = ""
         self._loop = asyncio.get_running_loop()
         context = None if gate is None else gate.context
@@ -157,9 +161,12 @@ class ZmqListener(Listener):
     def _heard(self, frames: Frames) -> None:
         routing_id = frames[0].bytes
         post = self._posts.get(routing_id)
+        self._messages += 1
         if post is None:
             self._unknown(routing_id, frames)
-        elif post.line is None:
+            return
+        post.seen = self._messages
+        if post.line is None:
             pass  # it has been told that its line is over, and does not know yet
         elif len(frames) == 2:
             self._ready.taken += post.line.take(frames[1].buffer)
@@ -172,7 +179,7 @@ class ZmqListener(Listener):
         connection = self._connections.get(number)
         if connection is not None:
             connection.spoke = True
-        who = f"tcp://{_peer_address(frames[-1])}"
+        who = _from(frames[-1])
         if len(frames) > 2:
             self._stranger(who, frames)
             return
@@ -257,17 +264,32 @@ class ZmqListener(Listener):
 
     def _over(self, post: RouterPost) -> None:
         """End its line, once everything that it said has been handed over."""
+        post.seen = self._messages
         if not self._leaving:
-            self._loop.call_later(_DRY_SECONDS, self._dry)
+            self._loop.call_later(_LOOK_AGAIN, self._look_for_leaving)
         self._leaving.append(post)
         self._ready.look_soon()
 
     def _dry(self) -> None:
         leaving, self._leaving = self._leaving, []
         for post in leaving:
-            del self._posts[post.routing_id]
-            if post.line is not None:
-                post.line.lost(None)
+            self._forget(post)
+
+    def _look_for_leaving(self) -> None:
+        """Who still has something to say gets its turn once in each round."""
+        round = len(self._connections) + _SPARE
+        leaving = self._leaving
+        self._leaving = [post for post in leaving if self._messages - post.seen <= round]
+        if self._leaving and self._ready.open:
+            self._loop.call_later(_LOOK_AGAIN, self._look_for_leaving)
+        for post in leaving:
+            if self._messages - post.seen > round:
+                self._forget(post)
+
+    def _forget(self, post: RouterPost) -> None:
+        del self._posts[post.routing_id]
+        if post.line is not None:
+            post.line.lost(None)
 
     def _drop(self, error: Exception) -> None:
         self.dropped += 1
@@ -298,8 +320,10 @@ def _descriptor(frame: zmq.Frame) -> int:
         return -1
 
 
-def _peer_address(frame: zmq.Frame) -> str:
+def _from(frame: zmq.Frame) -> str:
+    """For people: the address that a message came from."""
     try:
-        return str(frame.get("Peer-Address"))
+        host = str(frame.get("Peer-Address"))
     except zmq.ZMQError:
-        return "unknown"
+        host = "unknown"
+    return f"tcp://[{host}]" if ":" in host else f"tcp://{host}"

@@ -219,8 +219,11 @@ class TestEnds:
         await asyncio.sleep(0.01)
         assert ends.sender.queue("ended").empty()
 
-    async def test_sending_to_who_has_gone(self, namespace: str) -> None:
+    async def test_sending_to_who_has_gone(
+        self, namespace: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Without word of the end, the sending itself finds out; never from inside of it."""
+        monkeypatch.setattr("omni_async.rendezvous.zmq_line._WORD_OF_END", 0.1)
         async with wired(local(), namespace) as wire:
             wire.house.listener._monitor.close()
             wire.bare.close()
@@ -230,6 +233,27 @@ class TestEnds:
                 if not wire.handler.queue("ended").empty():
                     break
             assert isinstance(await wire.handler.next("ended"), ConnectionResetError)
+
+    async def test_an_end_beside_a_peer_that_never_stops_talking(self, namespace: str) -> None:
+        """The socket is never empty, and nobody waits for that."""
+        async with wired(local(), namespace) as wire:
+            other = wire.house.bare()
+            await other.hello(wire.house.namespace)
+            await wire.handler.next("opened")
+            wire.house.listener._ready._on_dry = None
+            other.word(want(7))
+            other.close()
+
+            async def talk() -> None:
+                while True:
+                    wire.bare.word(*[want(1)] * 10)
+                    wire.bare.word(want(1))
+                    await asyncio.sleep(0.001)
+
+            talking = asyncio.ensure_future(talk())
+            assert await wire.handler.next("ended", 5) is None
+            assert want(7) in wire.handler.words
+            talking.cancel()
 
     async def test_many_lines_come_and_go(self, namespace: str) -> None:
         async with wired(local(), namespace) as wire:
