@@ -76,7 +76,7 @@ class Landings:
         """What the last pull ran into."""
 
     def __len__(self) -> int:
-        """Pulls under way, and written slots that were not taken yet."""
+        """Pulls under way, and written slots that were not delivered yet."""
         return len(self._by_op)
 
     @property
@@ -148,9 +148,11 @@ class Landings:
             else:
                 lease.quarantine()
 
-    def take(self, op: int) -> Lease:
-        """The slot of a :class:`Landing` that was answered is the caller's now."""
-        return self._by_op.pop(op).lease
+    def taken(self, op: int) -> None:
+        """The payload of a :class:`Landing` that was answered is delivered."""
+        landing = self._by_op.pop(op, None)
+        if landing is not None:  # else everything was closed meanwhile
+            landing.lease.drop()
 
     def give_up(self, op: int, *, keep: bool) -> None:
         """Its get does not want it any more."""

@@ -12,7 +12,14 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import ClosedError, EngineFault, KeyNotFound, ProtocolError, TransferCancelled
+from ..errors import (
+    ClosedError,
+    DecodeError,
+    EngineFault,
+    KeyNotFound,
+    ProtocolError,
+    TransferCancelled,
+)
 from ..interop.vllm_omni import words
 from ..model import TransferKey
 from ..rendezvous.completions import CompletionRegistry
@@ -82,14 +89,23 @@ class ForeignReceiving:
                 if timeout is DEFAULT:
                     waiting.allow(wiring.loop.time(), move_limit(found.data_size))
                 landing = await self._land(waiting, found, once)
-            lease = sender.landings.take(waiting.op)
+            delivery = await take(
+                wiring,
+                where.key,
+                landing.lease,
+                landing.info,
+                raw=raw,
+                copy=copy,
+                device=device,
+            )
+            sender.landings.taken(waiting.op)
+            return delivery
         except BaseException as error:
-            ended = isinstance(error, (TransferCancelled, ClosedError))
+            ended = isinstance(error, (TransferCancelled, ClosedError, DecodeError))
             sender.landings.give_up(waiting.op, keep=not ended)
             raise
         finally:
             sender.forget(waiting.op, where)
-        return await take(wiring, where.key, lease, landing.info, raw=raw, copy=copy, device=device)
 
     async def _land(
         self, waiting: Waiting[ForeignSender], found: words.Info | Landing, once: bool

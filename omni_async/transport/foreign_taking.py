@@ -1,20 +1,21 @@
 """From bytes that a sender of vLLM-Omni has written to a value.
 
 In: a slot of our own pool with the payload in it. Out: a Delivery over views of that slot, or over a copy.
-Never: consults the sender; keeps the slot when the value cannot be read.
+Never: consults the sender; spoils a payload that nobody gets.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 
 from .._aio.copying import INLINE_COPY
 from ..codec.tensors import load_torch, tensor_over
-from ..errors import DecodeError
+from ..errors import ClosedError, DecodeError
 from ..interop.vllm_omni import words
-from ..interop.vllm_omni.reading import begin, read
+from ..interop.vllm_omni.reading import Moves, begin, read
 from ..pool import Hold, Lease, ManagedBuffer
 from .delivery import Delivery
 from .room import Array, Room
@@ -46,16 +47,31 @@ async def take(
     copy: bool | None,
     device: Any,
 ) -> Delivery:
-    """The payload of a slot, which is given up together with what shows it.
+    """The payload of a slot, which has one holder more for as long as something shows it.
 
-    Cancellation: ends when a copy under way has ended; the slot is freed.
+    Whatever goes wrong but the payload itself, the slot is left as it was.
+
+    Cancellation: ends when work under way has ended.
     """
+    lease.hold()
     slot = np.asarray(Hold(lease.address, room_for(info), lease.drop, wiring.drops, lease.keep))
-    work = (slot, info, raw, bool(copy), device)
-    if info.data_size > INLINE_COPY and (copy or device is not None or not info.is_fast_path):
-        value = await wiring.executor.finish(_value, *work)
-    else:
-        value = _value(*work)
+    moves = Moves()
+    work = (slot, info, raw, bool(copy), device, moves)
+    large = info.data_size > INLINE_COPY
+    try:
+        if large and (copy or device is not None or not info.is_fast_path):
+            value = await wiring.executor.finish(_value, *work)
+        else:
+            value = _value(*work)
+    except (ClosedError, DecodeError):  # nobody will get it any more
+        raise
+    except BaseException:
+        if large:
+            with contextlib.suppress(ClosedError):
+                await wiring.executor.finish(moves.undo)
+        else:
+            moves.undo()
+        raise
     return Delivery(value, info.data_size, key, None if copy else slot)
 
 
@@ -68,10 +84,10 @@ class _Wishes:
         self.device = device
 
 
-def _value(slot: Array, info: words.Info, raw: bool, copy: bool, device: Any) -> Any:
+def _value(slot: Array, info: words.Info, raw: bool, copy: bool, device: Any, moves: Moves) -> Any:
     nbytes = info.data_size
     if not raw and not info.is_fast_path:
-        return read(slot, nbytes, copy=copy, device=device)
+        return read(slot, nbytes, copy=copy, device=device, moves=moves)
     start = 0 if info.is_fast_path else begin(slot, nbytes)
     data = slot[start : start + nbytes]
     if copy:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -24,11 +26,12 @@ from omni_async.errors import (
     TransferTimeout,
     UsageError,
 )
+from omni_async.interop.vllm_omni import reading
 from omni_async.interop.vllm_omni.writing import write
 from omni_async.pool import ManagedBuffer, Pool
 from omni_async.rendezvous.zmq_request import ZmqRequests
 from omni_async.testing.doubles.loopback import FAULTS, Fault
-from omni_async.transport import foreign_sender
+from omni_async.transport import foreign_sender, foreign_taking
 
 from .double import SessionDouble
 from .sender import sender
@@ -365,6 +368,42 @@ async def test_cancelled_while_it_is_written(namespace: str, port: int, at: str)
             assert delivery.value.numpy().tobytes() == b"%d" % round_number * 5000
             del delivery
             await unused(rx)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "device"])
+async def test_given_up_while_it_is_decoded(
+    namespace: str, port: int, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The sender has it no more; the slot is as it was."""
+    value = {"t": torch.arange(1 << 20), "u": torch.ones(5000), "l": [1, {"x": torch.ones(3)}]}
+    decoded, go_on = threading.Event(), threading.Event()
+
+    def slow(*args: Any, **options: Any) -> Any:
+        found = reading.read(*args, **options)
+        decoded.set()
+        go_on.wait(10)
+        if how == "device" and go_on.is_set():
+            raise UsageError("a device that takes no tensor")
+        return found
+
+    monkeypatch.setattr(foreign_taking, "read", slow)
+    async with sender(port) as theirs, receiver(namespace, port) as rx:
+        theirs.put("k@0_1", object_of(value), fast=False)
+        getting = asyncio.ensure_future(rx.get("0", "1", "k", timeout=20))
+        await asyncio.to_thread(decoded.wait)
+        if how == "cancelled":
+            getting.cancel()
+            await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises((asyncio.CancelledError, UsageError)):
+            await getting
+        monkeypatch.setattr(foreign_taking, "read", reading.read)
+        delivery = await rx.get("0", "1", "k", timeout=5)
+        assert object_of(delivery.value) == object_of(value)
+        assert theirs.heard["pull"] == 1
+        del delivery, getting
+        gc.collect()  # the error knows the frames in which it was raised
+        await unused(rx)
 
 
 async def test_what_landed_for_nobody_gives_way_to_what_is_newer(namespace: str, port: int) -> None:

@@ -22,7 +22,7 @@ import omni_async.transport  # noqa: F401 - makes buffers known to the codec
 from omni_async.codec import decode as decode_ours
 from omni_async.errors import DecodeError, EncodeError
 from omni_async.interop.vllm_omni import objects
-from omni_async.interop.vllm_omni.reading import read
+from omni_async.interop.vllm_omni.reading import Moves, read
 from omni_async.interop.vllm_omni.writing import write
 from omni_async.pool import ManagedBuffer
 from tests.codec.landing import same, slot
@@ -267,6 +267,34 @@ def test_a_view_keeps_its_memory() -> None:
     data = written({"t": tensor_of(torch.uint8, (50_000,), 1)})
     tensor = back(data)["t"]
     assert torch.equal(tensor, tensor_of(torch.uint8, (50_000,), 1))
+
+
+def test_what_was_moved_can_be_undone() -> None:
+    data = written(REAL)
+    for shift in range(65):
+        memory = landed(data, shift=shift)
+        before = memory.tobytes()
+        for _ in range(2):
+            moves = Moves()
+            value = read(memory, len(data), moves=moves)
+            compare(value, as_there(REAL))
+            assert (memory.tobytes() != before) == bool(moves._done)
+            del value
+            moves.undo()
+            assert memory.tobytes() == before
+
+
+@SHORT
+@given(value=values, shift=st.integers(0, 64))
+def test_undone_it_can_be_read_again(value: Any, shift: int) -> None:
+    data = written(value)
+    memory = landed(data, shift=shift)
+    before = memory.tobytes()
+    moves = Moves()
+    first = written(read(memory, len(data), moves=moves))
+    moves.undo()
+    assert memory.tobytes() == before
+    assert written(read(memory, len(data))) == first
 
 
 def test_copies_are_independent() -> None:

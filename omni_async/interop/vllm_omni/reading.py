@@ -63,7 +63,33 @@ _list_of = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _view_of = msgspec.msgpack.Decoder(memoryview).decode
 
 
-def read(landed: Buffer, nbytes: int, *, copy: bool = False, device: Any = None) -> Any:
+class Moves:
+    """What was moved inside of a buffer, so that it can be undone while nobody has seen the value."""
+
+    def __init__(self) -> None:
+        self._done: list[tuple[int, int, int, bytes]] = []
+
+    def move(self, target: int, address: int, nbytes: int) -> None:
+        """Move bytes down; what they cover now is kept."""
+        self._done.append((target, address, nbytes, ctypes.string_at(target, address - target)))
+        ctypes.memmove(target, address, nbytes)
+
+    def undo(self) -> None:
+        """Put everything back where it was. Blocks as long as moving did."""
+        while self._done:
+            target, address, nbytes, covered = self._done.pop()
+            ctypes.memmove(address, target, nbytes)
+            ctypes.memmove(target, covered, len(covered))
+
+
+def read(
+    landed: Buffer,
+    nbytes: int,
+    *,
+    copy: bool = False,
+    device: Any = None,
+    moves: Moves | None = None,
+) -> Any:
     """Decode one object.
 
     Args:
@@ -73,6 +99,7 @@ def read(landed: Buffer, nbytes: int, *, copy: bool = False, device: Any = None)
         nbytes: length of the object.
         copy: give tensors and arrays memory of their own instead.
         device: a torch device to put tensors on; blocks until they are there.
+        moves: by which ``landed`` can be made what it was.
 
     Raises:
         DecodeError: the bytes are no object, or hold something that is not known here.
@@ -80,7 +107,8 @@ def read(landed: Buffer, nbytes: int, *, copy: bool = False, device: Any = None)
     """
     try:
         start = begin(landed, nbytes)
-        return _Reading(landed, copy, device).value(landed.data[start : start + nbytes], 0)
+        reading = _Reading(landed, copy, device, moves or Moves())
+        return reading.value(landed.data[start : start + nbytes], 0)
     except UsageError:  # a ValueError, but not the object's fault
         raise
     except RecursionError:
@@ -109,8 +137,9 @@ def begin(landed: Buffer, nbytes: int) -> int:
 class _Reading:
     """One walk from the object's first byte to its last."""
 
-    def __init__(self, landed: Buffer, copy: bool, device: Any) -> None:
+    def __init__(self, landed: Buffer, copy: bool, device: Any, moves: Moves) -> None:
         self._landed = landed
+        self._moves = moves
         self._base: int = landed.__array_interface__["data"][0]
         self._floor = self._base
         """Up to here tensors and arrays lie; whatever else was there has been read."""
@@ -206,7 +235,7 @@ class _Reading:
         if target < 0:
             return _copied(source)
         if target != address:
-            ctypes.memmove(target, address, nbytes)
+            self._moves.move(target, address, nbytes)
         self._floor = target + nbytes
         at = target - self._base
         return self._landed[at : at + nbytes]
