@@ -27,8 +27,8 @@ from tests.ends import HOST, Ends, ends
 from tests.soak.day import Books, Day, Request, Tally, resident
 
 POOL = 1 << 30
-TTL = 5.0
-"""Seconds after which a forgotten payload expires: twelve minutes of the day."""
+TTL = 8.0
+"""Seconds after which a forgotten payload expires: twenty minutes of the day."""
 AT_ONCE = 64
 """Requests of a lane under way."""
 GROWTH = 64 << 20
@@ -95,7 +95,7 @@ async def _live(lanes: list[Lane], seconds: float, restarts: int) -> int:
             lane.books.look()
         if not warm and clock.hour > 8:
             warm = _beyond_pools(lanes)
-        if clock.hour > (done + 1) * 24 / (restarts + 1):
+        if done < restarts and clock.hour > (done + 1) * 24 / (restarts + 1):
             await lanes[done % 2].restart()
             done += 1
     await asyncio.gather(*days)
@@ -130,7 +130,12 @@ class Lane:
         self._stack.enter_context(self._peer.attached())
         role: Role = "receiver" if self.near.transport.role == "sender" else "sender"
         stage = self._edge[1] if role == "receiver" else self._edge[0]
-        self._far = await self._here.away(self._peer, role, stage, sender=self._edge[0])
+        far = await self._here.away(self._peer, role, stage, sender=self._edge[0])
+        tx, rx = (self.near, far) if role == "receiver" else (far, self.near)
+        key = f"warm-{self._generation}"  # it imports what makes payloads, which takes seconds
+        await tx.put(key, pattern(10), edge=self._edge)
+        assert (await rx.get(key, pattern(10), edge=self._edge)).wrong is None
+        self._far = far
 
     async def restart(self) -> None:
         """It is killed, and comes back: a sender at another port."""
