@@ -267,6 +267,7 @@ class TestKeys:
             (CLIENT[1][:-1], "what stands there is neither a key of 40 characters"),
             (CLIENT[1][:-1] + "\\", "what stands there is neither"),
         ],
+        ids=["no file", "too short", "not Z85"],
     )
     def test_neither_key_nor_file(self, text: str, told: str) -> None:
         with pytest.raises(ConfigError) as caught:
@@ -275,7 +276,11 @@ class TestKeys:
         assert CLIENT[1][:-1] not in str(caught.value)
         assert caught.value.path == "curve.client_secret_key"
 
-    @pytest.mark.parametrize("content", ["", "x", "é" * 40, "\xff", SERVER[0] * 2])
+    @pytest.mark.parametrize(
+        "content",
+        ["", "x", "é" * 40, "\xff", SERVER[0] * 2],
+        ids=["empty", "short", "other letters", "no text", "two keys"],
+    )
     def test_files_of_something_else(self, tmp_path: Path, content: str) -> None:
         file = tmp_path / "keys"
         file.write_bytes(content.encode("latin-1"))

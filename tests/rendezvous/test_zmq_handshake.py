@@ -207,6 +207,7 @@ class TestUnwelcome:
             b"\xff" + bytes(8) + b"\x7f\x03\x00NULL",
             b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f",
         ],
+        ids=["nothing", "http", "zeros", "random", "greeting", "half a greeting"],
     )
     async def test_who_does_not_speak_zeromq(self, listening: Listening, data: bytes) -> None:
         with socket.create_connection((HOST, listening.listener.port)) as sock:

@@ -176,18 +176,20 @@ class StreamCancellation(Conformance):
         for side in ("writer", "reader"):
             for n in _steps():
                 attempted: CancelAt = CancelAt(n, moment)
-                ends = {"writer": _whole_writer(tx), "reader": _whole_reader(rx)}
+                # Words of a reader that has left may still be on their way to its writer.
+                key = f"{side} {n}"
+                ends = {"writer": _whole_writer(tx, key), "reader": _whole_reader(rx, key)}
                 chosen = ends.pop(side)
                 other = asyncio.create_task(attempt(*ends.values()))
                 await attempted.run(chosen)
                 assert attempted.error is None
                 if attempted.cancelled and side == "reader" and not other.done():
-                    await tx.cleanup("k")  # it may have been over before its writer began
+                    await tx.cleanup(key)  # it may have been over before its writer began
                 elif attempted.cancelled and side == "writer" and not other.done():
-                    await rx.cleanup("k")
+                    await rx.cleanup(key)
                 outcome = await asyncio.wait_for(other, 5)
                 assert attempted.cancelled or outcome in (None, 8), outcome
-                await tx.cleanup("k")  # an end that nobody has read
+                await tx.cleanup(key)  # an end that nobody has read
                 await still(tx, rx)
                 if not attempted.reached:
                     break
@@ -272,17 +274,17 @@ async def _leave(stream: ChunkReader, source: End) -> None:
     await stream.leave()
 
 
-async def _whole_writer(tx: Side) -> None:
+async def _whole_writer(tx: Side, key: str) -> None:
     assert isinstance(tx, LocalSide)
-    async with tx.transport.edge("0", "1").writer("k", window=2) as stream:
+    async with tx.transport.edge("0", "1").writer(key, window=2) as stream:
         for number in range(4):
             await stream.send(number)
             await stream.send(pattern_array(30_000, number))
 
 
-async def _whole_reader(rx: Side) -> int:
+async def _whole_reader(rx: Side, key: str) -> int:
     assert isinstance(rx, LocalSide)
-    async with rx.transport.edge("0", "1").reader("k", window=2) as stream:
+    async with rx.transport.edge("0", "1").reader(key, window=2) as stream:
         async for _ in stream:
             pass
         return stream.received
