@@ -110,6 +110,7 @@ class Addresses(Conformance):
         tx, rx = await rig.pair()
         await tx.put("first", pattern(300_000, 1))
         assert (await rx.get("first", pattern(300_000, 1))).wrong is None
+        await rig.quiet(tx)  # it knows of the delivery
         rig.peer.kill()
         async with rig.opening("receiver", "1") as successor:
             await tx.put("k", pattern(300_000, 2))
