@@ -234,8 +234,6 @@ async def test_answers_of_another_form(port: int) -> None:
 async def test_something_else_listens_there(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zmq_request, "CONNECT_SECONDS", 0.3)
 
-    left = asyncio.Event()
-
     with socket.socket() as mute:
         mute.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         mute.bind(("127.0.0.1", port))
