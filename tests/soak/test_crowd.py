@@ -29,7 +29,7 @@ TICK = 0.001
 @pytest.mark.parametrize(
     ("large", "small", "p99", "gap"),
     [
-        pytest.param(16, 300, 0.15, 0.05, id="short"),
+        pytest.param(16, 300, 0.5, 0.3, id="short"),
         pytest.param(
             64, 1000, 0.05, 0.010, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(300)]
         ),

@@ -206,6 +206,8 @@ class Reading:
             except asyncio.CancelledError:
                 get.cancel()
                 await asyncio.wait({get})
+                if not get.cancelled():  # it had come
+                    self._take(stream, key, get)
                 raise
             if not get.cancelled():
                 self._take(stream, key, get)
