@@ -184,13 +184,17 @@ class TestLines:
 
     async def test_opened_and_closed_a_hundred_times(self, namespace: str) -> None:
         """With a context for each: no thread, no descriptor stays."""
-        for round in range(100):
-            async with pair(local(curve=BOTH), f"{namespace}-{round}") as ends:
-                ends.rx.send(want(1))
-                assert await ends.sender.next("received") == want(1)
-            if round == 10:
-                await asyncio.sleep(0.5)
-                threads, fds = len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+
+        async def often(count: int) -> None:
+            for round in range(count):
+                async with pair(local(curve=BOTH), f"{namespace}-{round}") as ends:
+                    ends.rx.send(want(1))
+                    assert await ends.sender.next("received") == want(1)
+
+        await often(10)
+        await asyncio.sleep(0.5)
+        threads, fds = len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+        await often(90)
         await until(lambda: len(os.listdir("/proc/self/task")) <= threads)
         await until(lambda: len(os.listdir("/proc/self/fd")) <= fds)
 
