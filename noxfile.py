@@ -196,7 +196,7 @@ def layers(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def types(session: nox.Session) -> None:
     """mypy --strict and pyright."""
-    python = _shared(session, "types", extras=["demo", "prometheus", "uvloop"])
+    python = _shared(session, "types", extras=["demo", "mooncake", "prometheus", "uvloop"])
     session.run(python, "-m", "mypy", external=True)
     session.run(python, "-m", "pyright", "--pythonpath", python, external=True)
 
@@ -204,7 +204,7 @@ def types(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def docs(session: nox.Session) -> None:
     """Run every example in README and docs, then build the pages; warnings are errors."""
-    python = _shared(session, "docs", extras=["demo", "prometheus", "uvloop"])
+    python = _shared(session, "docs", extras=["demo", "mooncake", "prometheus", "uvloop"])
     examples = ["-p", "docs.examples", "README.md", "docs"]
     session.run(python, "-m", "pytest", *examples, external=True)
     build = ["-W", "--keep-going", "-q", "-b", "html", "docs", "docs/_build/html"]

@@ -42,7 +42,7 @@ class MooncakeTransferEngineOptions(AddressedOptions):
         gt=0,
     )
     inline_limit: int = option(
-        64 << 10,
+        256 << 10,
         "Largest payload that rides inside its offer. Beyond it the offer is answered first, and then the "
         "engine writes.",
         unit="bytes",

@@ -19,7 +19,11 @@ async def test_stages_that_name_no_host_meet(namespace: str) -> None:
                 "connectors": {
                     "engine": {
                         "name": "MooncakeTransferEngineConnector",
-                        "extra": {"protocol": "tcp", "zmq_port": base, "memory_pool_size": 32 << 20},
+                        "extra": {
+                            "protocol": "tcp",
+                            "zmq_port": base,
+                            "memory_pool_size": 32 << 20,
+                        },
                     }
                 },
                 "stages": [
