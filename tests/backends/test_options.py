@@ -220,7 +220,7 @@ def test_mooncake_transfer_engine() -> None:
     options = MooncakeTransferEngineOptions()
     assert (options.protocol, options.device_name) == ("rdma", "")
     assert (options.memory_pool_size, options.memory_pool_device) == (None, "cpu")
-    assert options.inline_limit == 65536
+    assert options.inline_limit == 262144
     for device in ("cpu", "cuda", "cuda:1", "npu", "npu:7"):
         assert MooncakeTransferEngineOptions(memory_pool_device=device).memory_pool_device == device
     for word in ("tcp", "ascend"):

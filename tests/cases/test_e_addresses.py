@@ -46,7 +46,7 @@ def deployment(stages: int, ranks: int = 1, replicas: int = 1, **extra: Any) -> 
         (1, 1, 4, {}, {0, 1, 2, 3}),
         (1, 2, 2, {}, {0, 1, 2, 3}),
         (2, 2, 1, {"port_scheme": "strided"}, {0, 1, 16, 17}),
-        (2, 1, 2, {"peer": "vllm-omni"}, {0, 1, 1024, 1025}),
+        (2, 1, 2, {"port_scheme": "strided"}, {0, 1, 1024, 1025}),
     ],
 )
 async def test_four_at_once_with_one_base_port_listen_apart(
