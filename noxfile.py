@@ -30,6 +30,10 @@ PEER_WHEEL = "OMNI_ASYNC_PEER_WHEEL"
 # Most tests wait for processes: more workers than cores, yet not so many that they starve each other.
 WORKERS = ["-n", "3"]
 MINIMAL_PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
+# Where it matters whether PyTorch is there.
+WITHOUT_TORCH = [
+    f"tests/{room}" for room in ("backends", "codec", "conformance", "pool", "transport")
+]
 
 # Extra -> library that the loader looks for -> Debian package that brings it.
 SYSTEM_LIBRARIES = {
@@ -171,10 +175,13 @@ def tests(session: nox.Session) -> None:
 def tests_minimal(session: nox.Session) -> None:
     """The suite without PyTorch and without extras, on every Python that is there.
 
-    The loopback engine's conformance runs are left to `tests`: pure Python, and long.
+    The loopback engine's conformance runs are left to `tests`: pure Python, and long. So are, on the
+    Python that `tests` runs on, the parts that look alike with PyTorch and without.
     """
     session.install("--quiet", "--editable", ".", *_group("test"))
     args = session.posargs or [*WORKERS, "-k", "not Loopback"]
+    if not session.posargs and session.python == "{}.{}".format(*sys.version_info):
+        args += WITHOUT_TORCH
     _twice(session, "python", "-m", "pytest", args=args)
 
 
