@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from ..abc import Revoke
@@ -24,6 +25,9 @@ from .wiring import Wiring
 
 if TYPE_CHECKING:
     from ..rendezvous.zmq_request import ZmqRequests
+
+REMEMBERED = 4096
+"""Keys of which it is known when their last pull has ended."""
 
 REFUSED = object()
 """A pull came to nothing: the payload is not there, or the sender's engine has failed."""
@@ -71,6 +75,8 @@ class Landings:
         self._by_op: dict[int, Landing] = {}
         self._under_way: dict[TransferKey, Landing] = {}
         """Written to at this moment: never two of one key, or its payload would arrive twice."""
+        self._ends: OrderedDict[TransferKey, float] = OrderedDict()
+        """When the last pull of a key has ended."""
         self._kept: dict[TransferKey, Landing] = {}
         self.trouble: Exception | None = None
         """What the last pull ran into."""
@@ -86,6 +92,10 @@ class Landings:
     def busy(self, where: TransferKey) -> bool:
         """Whether a payload of that key is being written."""
         return where in self._under_way
+
+    def ended_since(self, where: TransferKey, when: float) -> bool:
+        """Whether a payload of that key was written until then: what was there before may be gone."""
+        return self._ends.get(where, -1.0) >= when
 
     def pull(self, op: int, where: TransferKey, lease: Lease, info: words.Info) -> None:
         """Have it written into a slot, which is the sender's from here on.
@@ -119,6 +129,10 @@ class Landings:
     def _ended(self, landing: Landing, written: bool, refused: bool, outcome: object) -> None:
         landing.task = None
         del self._under_way[landing.where]
+        self._ends[landing.where] = self._wiring.loop.time()
+        self._ends.move_to_end(landing.where)
+        if len(self._ends) > REMEMBERED:
+            self._ends.popitem(last=False)
         if landing.timer is not None:
             landing.timer.cancel()
         if not written and landing.adopted:

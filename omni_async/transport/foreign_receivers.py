@@ -1,7 +1,7 @@
 """Receivers of vLLM-Omni at our sender's port: told what is there, and written to.
 
 In: requests of strangers. Out: one answer to each; claims, writes and deliveries as of any receiver.
-Never: writes beyond what a receiver has told; frees or replaces what is being written; lets a write
+Never: writes another length than a receiver has told; frees or replaces what is being written; lets a write
 or a slow form hold up another request.
 
 Their wire has no operations, so each pull is a receiver of its own to the rendezvous: a claim that is
@@ -148,11 +148,13 @@ class ForeignReceivers:
         form.when_ready(partial(_set, ready))
         if not await _in_time(loop, ready, until):
             return f"it was not ready in {BEGIN_SECONDS:g} s"
-        room = pull.request.lengths[0]
-        if not form.problem and room < form.nbytes:
+        told = pull.request.lengths[0]
+        if (
+            not form.problem and told != form.nbytes
+        ):  # also more: it would take the rest for payload
             return (
-                f"it has {form.nbytes} bytes, its receiver has room for {room}; a sender whose "
-                "metadata is handed to receivers of vLLM-Omni needs peer: vllm-omni"
+                f"it has {form.nbytes} bytes, its receiver was told of {told}; a sender whose metadata "
+                "is handed to receivers of vLLM-Omni needs peer: vllm-omni"
             )
         return form.problem or form
 

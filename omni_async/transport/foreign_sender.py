@@ -157,7 +157,11 @@ class ForeignSender:
     async def _ask_once(self, op: int, where: TransferKey) -> None:
         outcome: object
         try:
+            asked = self.wiring.loop.time()
             info = await self._query(where)
+            if self.landings.ended_since(where, asked):
+                asked = self.wiring.loop.time()
+                info = await self._query(where)
         except OSError as error:
             outcome = KeyNotFound(
                 f"get of {where.key!r} on {where.edge}: no sender answers at {self.address} ({error})",
@@ -166,15 +170,20 @@ class ForeignSender:
         except (ProtocolError, ClosedError) as error:
             outcome = error
         else:
-            outcome = self._claimed(op, where, info) or Fail(op, FailCode.NOT_FOUND)
+            outcome = self._claimed(op, where, info, asked) or Fail(op, FailCode.NOT_FOUND)
         self._resolve(op, outcome)
 
     def _claimed(
-        self, op: int, where: TransferKey, info: words.Info | None
+        self, op: int, where: TransferKey, info: words.Info | None, asked: float
     ) -> words.Info | Landing | None:
-        """What an operation may have, after the sender's answer. What it tells of is newer than what has
-        landed for nobody."""
+        """What an operation may have, after the sender's answer to a query of then.
+
+        What it tells of is newer than what has landed for nobody, unless that has landed since: then the
+        answer is about a payload that is gone, and the next one may have another length.
+        """
         if op not in self._phases or self._busy(op, where):
+            return None
+        if info is not None and self.landings.ended_since(where, asked):
             return None
         if info is not None:
             self.landings.forget(where)
@@ -185,6 +194,7 @@ class ForeignSender:
 
     async def _ask_for(self, where: TransferKey) -> None:
         loop = self.wiring.loop
+        asked = loop.time()
         try:
             info = await self._query(where)
         except OSError as error:
@@ -200,7 +210,7 @@ class ForeignSender:
         else:
             self._trouble, self._pause, self._not_before = None, 0.0, 0.0
             for op in list(self._waiting.get(where, ()))[:1]:
-                found = self._claimed(op, where, info)
+                found = self._claimed(op, where, info, asked)
                 if found is not None:
                     self._unwait(op, where)
                     self._resolve(op, found)
