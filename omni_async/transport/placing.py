@@ -37,7 +37,10 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
     """
     filling = None
     frames = encoded.frames
-    apart, leases = _in_pool(wiring, frames) if wiring.pool.findable else ({}, [])
+    apart: dict[int, PlaceWord] = {}
+    leases: list[Lease] = []
+    if wiring.pool.findable and not _rides_better(wiring, encoded):
+        apart, leases = _in_pool(wiring, frames)
     try:
         here = [frame for i, frame in enumerate(frames, 1) if i not in apart] if apart else frames
         sizes = [len(encoded.header)]
@@ -122,6 +125,14 @@ def inline_of(encoded: Encoded, limit: int) -> tuple[list[int], bytes] | None:
         sizes.append(frame.nbytes)
     joined = _joined(encoded.header, encoded.frames)
     return (sizes, joined) if len(joined) <= limit else None
+
+
+def _rides_better(wiring: Wiring, encoded: Encoded) -> bool:
+    """What is small costs less inside the offer than a write of its own, wherever it lies."""
+    return (
+        wiring.engine.verb is Verb.WRITE
+        and encoded.nbytes <= wiring.options.inline_limit // 2  # with room for padding
+    )
 
 
 def _in_pool(wiring: Wiring, frames: list[Frame]) -> tuple[dict[int, PlaceWord], list[Lease]]:

@@ -48,11 +48,11 @@ class Observing(Conformance):
         tx, rx = await rig.pair()
         waiting = asyncio.ensure_future(rx.get("later", literal(1), timeout=10))
         await until_parked(rx, 1)
-        await tx.put("k", pattern(100_000))
-        assert (await tx.health()).pool_used >= 100_000
+        await tx.put("k", pattern(400_000))
+        assert (await tx.health()).pool_used >= 400_000
         await rx.get("k", keep="held")
         held = (await tx.health()).pool_used + (await rx.health()).pool_used
-        assert held >= 100_000
+        assert held >= 400_000
         await rx.forget("held")
         await settle(rx, parked=1)
         await tx.put("later", literal(1))
