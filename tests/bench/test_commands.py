@@ -177,7 +177,8 @@ def test_a_wrong_chunk_ends_the_benchmark_of_streams() -> None:
 
 
 async def test_a_pace_is_kept_and_what_was_missed_is_made_up_for() -> None:
-    begun = time.perf_counter()  # before its first tick: one that is told late is made up for as well
+    # Begun before the first tick: one that is told late is made up for as well.
+    begun = time.perf_counter()
     with Pace(1000) as pace:
         for _ in range(51):
             await pace.tick()
