@@ -6,13 +6,12 @@ Never: unpickles, imports a name it was sent, allocates by a length it was sent,
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from typing import Any
 
 from ..errors import DecodeError, UsageError
 from . import arrays, containers, images, registered, scalars, tensors
-from .reader import Buffer, DeviceBuffer, Read, Reader
+from .reader import MALFORMED, Buffer, DeviceBuffer, Read, Reader
 from .wire import unseal
 
 _READERS: dict[int, Read] = {
@@ -23,18 +22,6 @@ _READERS: dict[int, Read] = {
     **images.READERS,
     **registered.READERS,
 }
-
-_MALFORMED = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    struct.error,
-)
-"""What parts of wrong types, lengths or ranges run into on their way; msgspec's own is a ValueError."""
 
 
 def decode(
@@ -69,7 +56,7 @@ def decode(
         raise
     except RecursionError:
         raise DecodeError("the payload is nested too deeply") from None
-    except _MALFORMED as error:
+    except MALFORMED as error:
         raise DecodeError(f"the payload is malformed ({type(error).__name__}: {error})") from error
     if reader.left:
         raise DecodeError(

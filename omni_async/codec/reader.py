@@ -6,6 +6,7 @@ Never: trusts a length, an index or a tag.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -34,6 +35,18 @@ class DeviceBuffer(Protocol):
 
 Read = Callable[["Reader", memoryview], Any]
 """(reader, body of the extension) -> value. Anything it raises but ``DecodeError`` means malformed."""
+
+MALFORMED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+"""What parts of wrong types, lengths or ranges run into on their way; msgspec's own is a ValueError."""
 
 _BODIES = DEPTH_LIMIT + 3
 """Bodies inside one another: the value's own, one per level, a time's and its zone's."""

@@ -20,7 +20,7 @@ import numpy as np
 from ...codec.arrays import parse, plain
 from ...codec.images import load_pil, pixel_bytes
 from ...codec.limits import DEPTH_LIMIT, DIMENSION_LIMIT
-from ...codec.reader import Buffer
+from ...codec.reader import MALFORMED, Buffer
 from ...codec.tensors import load_torch, tensor_over
 from ...codec.writer import PLAIN
 from ...errors import DecodeError, UsageError
@@ -39,17 +39,6 @@ _NATURAL = 16
 """Alignment that serves every dtype."""
 
 _FLAT = PLAIN | {bytes}
-
-_MALFORMED = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""What parts of wrong types, lengths or ranges run into; msgspec's own is a ValueError."""
 
 
 def _no_extension(code: int, data: memoryview) -> Any:
@@ -113,7 +102,7 @@ def read(
         raise
     except RecursionError:
         raise DecodeError("the object is nested too deeply") from None
-    except _MALFORMED as error:
+    except MALFORMED as error:
         raise DecodeError(f"the object is malformed ({type(error).__name__}: {error})") from error
 
 
