@@ -138,6 +138,16 @@ def _loops(choice: str) -> tuple[str, ...]:
     return (choice,)
 
 
+def _beside_a_peer(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the benchmarks with a peer have in common."""
+    return {
+        "rounds": arguments.rounds,
+        "scale": arguments.scale,
+        "peer": arguments.peer,
+        "loops": _loops(arguments.loop),
+    }
+
+
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from . import compare, contest, load, mooncake, parked, stream_figures, streams, ticker
 
@@ -148,12 +158,9 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
             compare.run(
                 contest.SHM,
                 arguments.sizes,
-                rounds=arguments.rounds,
-                scale=arguments.scale,
-                peer=arguments.peer,
                 floor=arguments.floor,
                 pin=arguments.pin,
-                loops=_loops(arguments.loop),
+                **_beside_a_peer(arguments),
             ),
         )
     elif arguments.benchmark == "mooncake":
@@ -162,11 +169,8 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
             mooncake.run(
                 arguments.sizes,
                 arguments.modes,
-                rounds=arguments.rounds,
-                scale=arguments.scale,
-                peer=arguments.peer,
                 pin=arguments.pin,
-                loops=_loops(arguments.loop),
+                **_beside_a_peer(arguments),
             ),
         )
     elif arguments.benchmark == "streams":
@@ -174,10 +178,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
             stream_figures,
             streams.run(
                 arguments.modes,
-                rounds=arguments.rounds,
-                scale=arguments.scale,
-                peer=arguments.peer,
-                loops=_loops(arguments.loop),
+                **_beside_a_peer(arguments),
             ),
         )
     elif arguments.benchmark == "ticker":
