@@ -33,7 +33,7 @@ _SHIPPED = {
 PLANNED = {
     "mooncake-store": (
         "MooncakeStoreConnector",
-        "omni_async.backends.mooncake:MooncakeStoreOptions",
+        "omni_async.backends.mooncake_store:MooncakeStoreOptions",
     ),
     "mori": (
         "MoriTransferEngineConnector",

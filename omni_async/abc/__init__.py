@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from .backend import Backend, DirectBackend
+from .backend import Backend, DirectBackend, StoreBackend
 from .channel import Channel, ChannelHandler, Channels, Dialer, Listener, Stranger
 from .engine import Engine, RemoteRegion, Revoke
 from .memory import Block, MemorySource
-from .options import AddressedOptions, Options, option
+from .options import AddressedOptions, Options, StoreOptions, option
+from .store import Gone, Piece, Store
 
 __all__ = [
     "AddressedOptions",
@@ -18,11 +19,16 @@ __all__ = [
     "Dialer",
     "DirectBackend",
     "Engine",
+    "Gone",
     "Listener",
     "MemorySource",
     "Options",
+    "Piece",
     "RemoteRegion",
     "Revoke",
+    "Store",
+    "StoreBackend",
+    "StoreOptions",
     "Stranger",
     "option",
 ]

@@ -12,7 +12,8 @@ from ..model import Capabilities, Role
 from .channel import Channels
 from .engine import Engine
 from .memory import MemorySource
-from .options import Options
+from .options import Options, StoreOptions
+from .store import Store
 
 
 class Backend(abc.ABC):
@@ -27,10 +28,6 @@ class Backend(abc.ABC):
     def capabilities(self, options: Options) -> Capabilities:
         """Facts that hold for these options."""
 
-
-class DirectBackend(Backend):
-    """A backend with an engine between two processes and a channel for words."""
-
     async def prepare(self, options: Options, role: Role) -> Options:
         """Whatever takes long before the parts are asked for; the options with which to ask for them.
 
@@ -44,6 +41,10 @@ class DirectBackend(Backend):
         Cancellation: safe.
         """
         return options
+
+
+class DirectBackend(Backend):
+    """A backend with an engine between two processes and a channel for words."""
 
     @abc.abstractmethod
     def engine(self, options: Options, role: Role) -> Engine:
@@ -60,3 +61,23 @@ class DirectBackend(Backend):
     @abc.abstractmethod
     def channels(self, options: Options) -> Channels:
         """How words travel."""
+
+
+class StoreBackend(Backend):
+    """A backend whose two ends meet at a server that keeps bytes under keys."""
+
+    options: type[StoreOptions]
+
+    @abc.abstractmethod
+    async def store(self, options: Options, role: Role) -> Store:
+        """A client of the server, connected.
+
+        Raises:
+            BackendUnavailable: a package is missing, or nobody answers within ``setup_timeout``; says what to do.
+
+        Cancellation: safe; what was begun is ended in the background.
+        """
+
+    @abc.abstractmethod
+    def memory(self, options: Options, role: Role) -> MemorySource:
+        """Where the pool's segments come from."""

@@ -288,3 +288,24 @@ class AddressedOptions(Options):
     def curve_keys(self) -> dict[str, Any] | None:
         """:attr:`curve` as plain values."""
         return None if self.curve is None else self.curve.model_dump(exclude_none=True)
+
+
+class StoreOptions(Options):
+    """Options of a connector whose two ends meet at a server that keeps bytes under keys."""
+
+    peer: Literal["omni-async", "vllm-omni"] = option(
+        "omni-async",
+        "Whose objects this edge puts and gets. With `vllm-omni` the other end may be a stage of "
+        "vLLM-Omni 0.30: same keys, without a namespace, and its object format.",
+        edge_wide=True,
+    )
+    evictable: bool = option(
+        False,
+        "Whether the store may drop unclaimed payloads when it is full. Otherwise a put waits for room.",
+    )
+    setup_timeout: float = option(
+        10.0,
+        "How long opening tries to reach the server, which may start later; then it fails.",
+        unit="seconds",
+        gt=0,
+    )

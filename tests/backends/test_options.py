@@ -10,9 +10,10 @@ import pydantic
 import pytest
 
 from omni_async import ConfigError, open_transport, registry
-from omni_async.abc import AddressedOptions, Options
+from omni_async.abc import AddressedOptions, Options, StoreOptions
 from omni_async.abc.options import known_of
-from omni_async.backends.mooncake import MooncakeStoreOptions, MooncakeTransferEngineOptions
+from omni_async.backends.mooncake import MooncakeTransferEngineOptions
+from omni_async.backends.mooncake_store import MooncakeStoreOptions
 from omni_async.backends.mori import MoriTransferEngineOptions
 from omni_async.backends.nixl import NixlOptions
 from omni_async.backends.shm import SharedMemoryOptions
@@ -84,8 +85,8 @@ def test_the_reference_has_every_connector(name: str) -> None:
     [
         (Options, set()),
         (SharedMemoryOptions, {"socket_dir"}),
-        (MooncakeStoreOptions, {"metadata_server", "master", "proto"}),
-        (YuanrongOptions, set()),
+        (MooncakeStoreOptions, {"metadata_server", "master", "proto", "peer"}),
+        (YuanrongOptions, {"peer"}),
         (AddressedOptions, {"zmq_port", "curve", "peer", "port_scheme"}),
         (MooncakeTransferEngineOptions, {"zmq_port", "curve", "peer", "port_scheme", "protocol"}),
         (YuanrongTransferEngineOptions, {"zmq_port", "curve", "peer", "port_scheme", "protocol"}),
@@ -230,9 +231,20 @@ def test_mooncake_transfer_engine() -> None:
     assert "protocol" in refused(MooncakeTransferEngineOptions, protocol="rmda")
 
 
+def test_stores() -> None:
+    options = StoreOptions()
+    assert options.model_dump(exclude=set(Options.model_fields)) == {
+        "peer": "omni-async",
+        "evictable": False,
+        "setup_timeout": 10.0,
+    }
+    assert "peer" in refused(StoreOptions, peer="somebody")
+    assert "setup_timeout" in refused(StoreOptions, setup_timeout=0)
+
+
 def test_mooncake_store() -> None:
     options = MooncakeStoreOptions()
-    assert options.model_dump(exclude=set(Options.model_fields)) == {
+    assert options.model_dump(exclude=set(StoreOptions.model_fields)) == {
         "host": "127.0.0.1",
         "metadata_server": "http://127.0.0.1:8080/metadata",
         "master": "127.0.0.1:50051",

@@ -12,7 +12,7 @@ import pytest
 from omni_async import BackendUnavailable, ConfigError, registry
 from omni_async.abc import Options
 from omni_async.backends.memory import MemoryBackend
-from omni_async.backends.mooncake import MooncakeStoreOptions
+from omni_async.backends.mooncake_store import MooncakeStoreOptions
 from omni_async.backends.nixl import NixlOptions
 
 VENDORS = ("mooncake", "yr", "datasystem", "mori", "nixl", "nixl_cu12", "torch", "zmq")

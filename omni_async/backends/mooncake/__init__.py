@@ -1,12 +1,11 @@
-"""Mooncake: ``MooncakeTransferEngineConnector``; of ``MooncakeStoreConnector`` the options only."""
+"""Mooncake's transfer engine: ``MooncakeTransferEngineConnector``."""
 
 from __future__ import annotations
 
 from .backend import MooncakeTransferEngineBackend
-from .config import MooncakeStoreOptions, MooncakeTransferEngineOptions
+from .config import MooncakeTransferEngineOptions
 
 __all__ = [
-    "MooncakeStoreOptions",
     "MooncakeTransferEngineBackend",
     "MooncakeTransferEngineOptions",
 ]

@@ -1,4 +1,4 @@
-"""Options of ``MooncakeTransferEngineConnector`` and ``MooncakeStoreConnector``.
+"""Options of ``MooncakeTransferEngineConnector``.
 
 In: ``extra`` of a connector. Out: validated values with defaults.
 Never: touches the system, imports the vendor.
@@ -6,15 +6,11 @@ Never: touches the system, imports the vendor.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from pydantic import AfterValidator
+from typing import Literal
 
 from ...abc.options import (
     AddressedOptions,
     DeviceName,
-    Options,
-    detected,
     option,
 )
 
@@ -54,51 +50,4 @@ class MooncakeTransferEngineOptions(AddressedOptions):
         "Where the pool lives: pinned memory of the host (`cpu`) or memory of a device.",
         said="'cpu', 'cuda' or 'npu', with a number as in 'cuda:1' where there are several",
         pattern="^(cpu|(cuda|npu)(:[0-9]+)?)$",
-    )
-
-
-class MooncakeStoreOptions(Options):
-    """A store keeps the bytes under the key."""
-
-    host: Annotated[str, AfterValidator(detected)] = option(
-        "127.0.0.1",
-        "Address under which other clients of the store reach this one. `auto` is the address by "
-        "which this host reaches others; a port behind it is the client's own.",
-        said="a host name or an address",
-        pattern=r"^[^\s/]*$",
-    )
-    metadata_server: str = option(
-        "http://127.0.0.1:8080/metadata",
-        "Where clients of the store find each other: the address of the metadata service, or "
-        "`P2PHANDSHAKE` for none.",
-        edge_wide=True,
-        said="an address such as 'http://10.0.0.1:8080/metadata'",
-        pattern=r"^\S+$",
-    )
-    master: str = option(
-        "127.0.0.1:50051",
-        "Address of the store's master, which knows every key.",
-        edge_wide=True,
-        said="an address such as '10.0.0.1:50051'",
-        pattern=r"^\S+$",
-    )
-    segment: int = option(
-        512 << 20,
-        "Memory that this client lends to the store; with 0 it keeps nothing itself.",
-        unit="bytes",
-        ge=0,
-    )
-    localbuf: int = option(
-        64 << 20,
-        "This client's buffer for payloads on their way; a larger payload does not fit through it.",
-        unit="bytes",
-        gt=0,
-    )
-    proto: Protocol = option(
-        "tcp",
-        "How bytes travel between clients of the store.",
-        edge_wide=True,
-    )
-    rdma: DeviceName = option(
-        "", "RDMA devices to use, such as `mlx5_0,mlx5_1`; read with another `proto` than `tcp`."
     )

@@ -17,8 +17,8 @@ from ...abc.options import (
     PORT_SAID,
     AddressedOptions,
     DeviceName,
-    Options,
     Port,
+    StoreOptions,
     option,
 )
 
@@ -71,7 +71,7 @@ class YuanrongTransferEngineOptions(AddressedOptions):
     )
 
 
-class YuanrongOptions(Options):
+class YuanrongOptions(StoreOptions):
     """A store keeps the bytes under the key: openYuanrong's datasystem."""
 
     host: Annotated[str, AfterValidator(checked_host)] = option(
@@ -87,4 +87,10 @@ class YuanrongOptions(Options):
         "0 asks without waiting.",
         unit="milliseconds",
         ge=0,
+    )
+    req_timeout_ms: int = option(
+        5000,
+        "How long the worker may take to answer a request.",
+        unit="milliseconds",
+        gt=0,
     )

@@ -1,0 +1,61 @@
+"""Options of ``MooncakeStoreConnector``.
+
+In: ``extra`` of a connector. Out: validated values with defaults.
+Never: touches the system, imports the vendor.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from ...abc.options import DeviceName, StoreOptions, detected, option
+from ..mooncake.config import Protocol
+
+
+class MooncakeStoreOptions(StoreOptions):
+    """A store keeps the bytes under the key."""
+
+    host: Annotated[str, AfterValidator(detected)] = option(
+        "127.0.0.1",
+        "Address under which other clients of the store reach this one. `auto` is the address by "
+        "which this host reaches others; a port behind it is the client's own.",
+        said="a host name or an address",
+        pattern=r"^[^\s/]*$",
+    )
+    metadata_server: str = option(
+        "http://127.0.0.1:8080/metadata",
+        "Where clients of the store find each other: the address of the metadata service, or "
+        "`P2PHANDSHAKE` for none.",
+        edge_wide=True,
+        said="an address such as 'http://10.0.0.1:8080/metadata'",
+        pattern=r"^\S+$",
+    )
+    master: str = option(
+        "127.0.0.1:50051",
+        "Address of the store's master, which knows every key.",
+        edge_wide=True,
+        said="an address such as '10.0.0.1:50051'",
+        pattern=r"^\S+$",
+    )
+    segment: int = option(
+        512 << 20,
+        "Memory that this client lends to the store; with 0 it keeps nothing itself.",
+        unit="bytes",
+        ge=0,
+    )
+    localbuf: int = option(
+        64 << 20,
+        "This client's buffer for payloads on their way; a larger payload does not fit through it.",
+        unit="bytes",
+        gt=0,
+    )
+    proto: Protocol = option(
+        "tcp",
+        "How bytes travel between clients of the store.",
+        edge_wide=True,
+    )
+    rdma: DeviceName = option(
+        "", "RDMA devices to use, such as `mlx5_0,mlx5_1`; read with another `proto` than `tcp`."
+    )
