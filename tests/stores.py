@@ -1,0 +1,39 @@
+"""Servers of stores, for tests that need real ones.
+
+In: a machine. Out: one server of each kind for a test session (or an xdist worker of it); a skip where its package
+is not there. Never: shares a server that a test stops or kills: such a test starts its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import TypeVar
+
+import pytest
+
+from omni_async.cli.servers import Server
+from omni_async.cli.servers.mooncake import MooncakeMaster
+
+S = TypeVar("S", bound=Server)
+
+
+def loaded_or_skip(module: str) -> None:
+    """Skip a test where a vendor's module cannot be loaded."""
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        pytest.skip(f"no {module}: {error}")
+
+
+def served(server: S) -> Iterator[S]:
+    """The server while it runs."""
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mooncake_master() -> Iterator[MooncakeMaster]:
+    """A master that nobody may stop."""
+    loaded_or_skip("mooncake.engine")
+    yield from served(MooncakeMaster())
