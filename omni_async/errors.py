@@ -19,6 +19,7 @@ Never: imports anything but the standard library.
     │   ├── TransferCancelled           cleaned up or closed under the operation
     │   ├── PeerLost                    the other process is gone
     │   └── EngineFault                 the engine reported a failure            .status
+    │       └── ServerUnreachable       the server of a store does not answer
     ├── ProtocolError                   the peer does not speak as agreed        .peer
     ├── CodecError                      .path
     │   ├── EncodeError                 a value cannot be sent
@@ -53,6 +54,7 @@ __all__ = [
     "PoolExhausted",
     "ProtocolError",
     "SequenceGap",
+    "ServerUnreachable",
     "StreamAborted",
     "StreamClosed",
     "StreamEmpty",
@@ -213,6 +215,12 @@ class EngineFault(TransferError):
     def __init__(self, message: str = "", *, status: int | str | None = None, **where: Any) -> None:
         super().__init__(message, **where)
         self.status = status
+
+
+class ServerUnreachable(EngineFault):
+    """The server of a store does not answer, or is not there. It may come back."""
+
+    retryable = True
 
 
 class ProtocolError(OmniAsyncError):

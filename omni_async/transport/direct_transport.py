@@ -13,8 +13,6 @@ import warnings
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-import numpy as np
-
 from .._aio.executor import OwnedExecutor
 from ..abc import Block, DirectBackend, Options
 from ..codec import register_buffer
@@ -22,7 +20,7 @@ from ..errors import ClosedError, TransferCancelled, UsageError
 from ..model import ALIGNMENT, Endpoint, Health, Receipt, Region, Role, TransferKey, Verb
 from ..observe.clock import clock_id
 from ..observe.log import get_logger
-from ..pool import PAGE, DropQueue, Hold, ManagedBuffer, Pool, checked_limit
+from ..pool import PAGE, DropQueue, ManagedBuffer, Pool, checked_limit
 from ..rendezvous.messages import WIRE, Hello
 from .arguments import stage_name
 from .base import Transport
@@ -35,6 +33,7 @@ from .foreign import (
     speaks_vllm_omni,
 )
 from .limits import DEFAULT, Timeout, put_limit
+from .pooled import buffer_of
 from .receiving import Receiving
 from .sending import Sending
 from .streams import ChunkReader, ChunkWriter
@@ -174,21 +173,12 @@ class DirectTransport(Transport):
 
     async def allocate(self, nbytes: int, *, timeout: Timeout = DEFAULT) -> ManagedBuffer:
         self._check("sender")
-        if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
-            raise UsageError(f"nbytes must be an int of at least 0, not {nbytes!r}")
         if self._wiring.on_device:
             raise UsageError(
                 f"the pool is on {self._wiring.engine.device}, and buffers are host memory; put tensors "
                 "of that device instead"
             )
-        if not nbytes:
-            return ManagedBuffer(np.empty(0, np.uint8))
-        wiring, limit = self._wiring, put_limit(timeout)
-        deadline = None if limit is None else wiring.loop.time() + limit
-        lease = await wiring.pool.lease(nbytes, deadline=deadline)
-        return ManagedBuffer(
-            np.asarray(Hold(lease.address, nbytes, lease.drop, wiring.drops, lease.keep))
-        )
+        return await buffer_of(self._wiring.pool, self._wiring.drops, nbytes, put_limit(timeout))
 
     # --- the rest ---------------------------------------------------------------------------------
 

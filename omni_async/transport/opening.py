@@ -14,13 +14,14 @@ from typing import Any
 
 import pydantic
 
-from ..abc import DirectBackend, Options
+from ..abc import DirectBackend, Options, StoreBackend
 from ..errors import ConfigError, UsageError
 from ..model import ConnectorSpec, Endpoint, Role
 from ..registry import backend_for
 from .arguments import is_text, stage_name
 from .base import Transport
 from .direct_transport import DirectTransport
+from .store_transport import open_store
 
 NAMESPACE_VARIABLE = "OMNI_ASYNC_NAMESPACE"
 
@@ -93,13 +94,16 @@ class OpenTransport:
         if self._transport is not None:
             raise UsageError("this transport was entered before; call open_transport again")
         backend, options, endpoint, role, linger = self._make
-        if not isinstance(backend, DirectBackend):
-            raise ConfigError(f"backend {backend!r} offers no transport")
         options = await backend.prepare(options, role)
-        transport = DirectTransport(backend, options, endpoint, role, linger)
-        await transport.open()
-        self._transport = transport
-        return transport
+        if isinstance(backend, DirectBackend):
+            direct = DirectTransport(backend, options, endpoint, role, linger)
+            await direct.open()
+            self._transport = direct
+        elif isinstance(backend, StoreBackend):
+            self._transport = await open_store(backend, options, endpoint, role, linger)
+        else:
+            raise ConfigError(f"backend {backend!r} offers no transport")
+        return self._transport
 
     async def __aexit__(
         self,

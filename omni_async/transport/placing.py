@@ -16,6 +16,7 @@ from ..rendezvous.messages import PlaceWord
 from ..rendezvous.payload import Payload
 from . import on_device
 from .filling import Filling
+from .in_place import in_pool
 from .wiring import Wiring
 
 OVERLAP = 4 << 20
@@ -40,7 +41,9 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
     apart: dict[int, PlaceWord] = {}
     leases: list[Lease] = []
     if wiring.pool.findable and not _rides_better(wiring, encoded):
-        apart, leases = _in_pool(wiring, frames)
+        for number, found in in_pool(wiring.pool, frames).items():
+            leases.append(found.lease)
+            apart[number] = _word(found.lease, found.address - found.lease.address, found.nbytes)
     try:
         here = [frame for i, frame in enumerate(frames, 1) if i not in apart] if apart else frames
         sizes = [len(encoded.header)]
@@ -133,33 +136,6 @@ def _rides_better(wiring: Wiring, encoded: Encoded) -> bool:
         wiring.engine.verb is Verb.WRITE
         and encoded.nbytes <= wiring.options.inline_limit // 2  # with room for padding
     )
-
-
-def _in_pool(wiring: Wiring, frames: list[Frame]) -> tuple[dict[int, PlaceWord], list[Lease]]:
-    """Frames that already live in the pool, by their number: they stay where they are.
-
-    Memory that is under way already is copied like any other: its receivers write where they read, and
-    what is sent twice arrives as two things.
-    """
-    apart: dict[int, PlaceWord] = {}
-    leases: list[Lease] = []
-    ranges: dict[Lease, list[tuple[int, int]]] = {}
-    for number, frame in enumerate(frames, 1):
-        if frame.address and frame.nbytes and not frame.address % ALIGNMENT:
-            lease = wiring.pool.find(frame.address, frame.nbytes)
-            if lease is None:
-                continue
-            own = ranges.setdefault(lease, [])
-            start, end = frame.address, frame.address + frame.nbytes
-            if lease.pins or lease.holds - len(own) > 1:
-                continue  # another payload has it
-            if any(start < other_end and other_start < end for other_start, other_end in own):
-                continue  # so has this one
-            own.append((start, end))
-            lease.hold()
-            leases.append(lease)
-            apart[number] = _word(lease, start - lease.address, frame.nbytes)
-    return apart, leases
 
 
 def _word(lease: Lease, offset: int, nbytes: int) -> PlaceWord:

@@ -56,10 +56,10 @@ async def take(
         joining = bool(buffers) and not offer.fast
         if (joining or copying) and offer.nbytes > INLINE_COPY:
             value = await wiring.executor.finish(
-                _raw, Room(), offer.fast, header, buffers, places, copying
+                raw_bytes, Room(), offer.fast, header, buffers, places, copying
             )
         else:
-            value = _raw(link.room, offer.fast, header, buffers, places, copying)
+            value = raw_bytes(link.room, offer.fast, header, buffers, places, copying)
         independent = independent or not mapped or not _shares(value, places)
     elif device is not None or (independent and offer.nbytes > INLINE_COPY):
         value = await wiring.executor.finish(
@@ -203,7 +203,7 @@ def _moved_in(room: Room, data: memoryview, offsets: list[int]) -> tuple[Array, 
     return block, [start + at - first for at in offsets]
 
 
-def _raw(
+def raw_bytes(
     room: Room,
     fast: bool,
     header: memoryview,

@@ -1,0 +1,287 @@
+"""A transport over a store.
+
+In: a backend and its validated options. Out: a wired Transport.
+Never: leaves a part open when opening another one failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from .._aio.executor import OwnedExecutor
+from ..abc import Block, Options, Store, StoreBackend, StoreOptions
+from ..codec import register_buffer
+from ..errors import ClosedError, DecodeError, EngineFault, KeyNotFound, OmniAsyncError, UsageError
+from ..model import Endpoint, Health, Receipt, Region, Role, TransferKey
+from ..observe.log import get_logger
+from ..pool import DropQueue, ManagedBuffer, Pool, checked_limit
+from .arguments import stage_name
+from .base import Transport
+from .delivery import Delivery
+from .limits import DEFAULT, Timeout, put_limit
+from .pooled import buffer_of
+from .stored.fetching import Fetching
+from .stored.keeping import Keeping
+from .stored.operations import Operations
+from .stored.wiring import StoreWiring
+from .streams import ChunkReader, ChunkWriter
+from .streams.keyed import KeyedStreams
+
+_log = get_logger("omni_async.transport")
+
+register_buffer(ManagedBuffer)
+
+SEGMENT = 64 << 20
+"""Bytes that are registered at a time, where registering pins."""
+SETTLE_SECONDS = 2.0
+"""How long closing waits for calls to the store."""
+
+
+class StoreTransport(Transport):
+    """codec → pool → store, and back by return value."""
+
+    def __init__(
+        self,
+        backend: StoreBackend,
+        store: Store,
+        options: StoreOptions,
+        endpoint: Endpoint,
+        role: Role,
+        linger: float,
+    ) -> None:
+        super().__init__(endpoint, role, backend.capabilities(options), linger)
+        self._wiring = wiring = self._wire(backend, store, options)
+        self._keeping = Keeping(wiring) if role == "sender" else None
+        self._fetching = Fetching(wiring) if role == "receiver" else None
+        self._streams = KeyedStreams(self)
+        self._misses = self._faults = self._undecodable = 0
+
+    def _wire(self, backend: StoreBackend, store: Store, options: StoreOptions) -> StoreWiring:
+        loop = asyncio.get_running_loop()
+
+        def register(block: Block) -> Region:
+            return store.register(block.address, block.nbytes, fd=block.fd)
+
+        limit = checked_limit(options.memory_pool_size)
+        pool = Pool(
+            limit=limit,
+            segment_nbytes=SEGMENT if store.pins else limit,
+            discard=not store.pins,
+            source=backend.memory(options, self.role),
+            register=register,
+            unregister=store.unregister,
+        )
+        return StoreWiring(
+            loop=loop,
+            backend=backend.name,
+            endpoint=self.endpoint,
+            options=options,
+            store=store,
+            pool=pool,
+            drops=DropQueue(loop, _let_go),
+            executor=OwnedExecutor(f"omni-async-{self.endpoint.stage}"),
+            operations=Operations(loop),
+        )
+
+    # --- data -------------------------------------------------------------------------------------
+
+    def _put(
+        self, where: TransferKey, value: Any, owner: str, consumers: int, limit: float | None
+    ) -> Coroutine[Any, Any, Receipt]:
+        assert self._keeping is not None
+        return self._keeping.put(where, value, owner, consumers, limit)
+
+    def _get(
+        self,
+        where: TransferKey,
+        metadata: Mapping[str, Any] | None,
+        timeout: Timeout,
+        limit: float | None,
+        raw: bool,
+        copy: bool | None,
+        device: Any,
+    ) -> Coroutine[Any, Any, Delivery]:
+        assert self._fetching is not None
+        return self._fetching.get(where, timeout, limit, raw, copy, device)
+
+    def writer(self, where: TransferKey, window: int) -> ChunkWriter:
+        self._refuse_streams(where)
+        return self._streams.writer(where, window)
+
+    def reader(
+        self, where: TransferKey, window: int, metadata: Mapping[str, Any] | None
+    ) -> ChunkReader:
+        self._refuse_streams(where)
+        return self._streams.reader(where, window, metadata)
+
+    def _refuse_streams(self, where: TransferKey) -> None:
+        if self._wiring.foreign:
+            raise UsageError(
+                f"stream {where.key!r} on {where.edge}: vLLM-Omni knows no streams; put each chunk under a "
+                "key of its own, such as 'request_0_chunk', as its own chunk adapter does"
+            )
+
+    async def allocate(self, nbytes: int, *, timeout: Timeout = DEFAULT) -> ManagedBuffer:
+        self._check("sender")
+        return await buffer_of(self._wiring.pool, self._wiring.drops, nbytes, put_limit(timeout))
+
+    # --- the rest ---------------------------------------------------------------------------------
+
+    def update_sender_info(self, host: str, port: int, rank: int | None = None) -> None:
+        """The key is the meeting point: where its sender is makes no difference, but for its rank."""
+        self._check("receiver")
+
+    def expect_sender(self, from_stage: str | int, rank: int, replica: int) -> None:
+        self._check("receiver")
+        assert self._fetching is not None
+        self._fetching.names.expect(stage_name(from_stage), rank, replica)
+
+    async def cleanup(self, request_id: str) -> int:
+        self._check()
+        if not isinstance(request_id, str) or not request_id:
+            raise UsageError(f"request_id must be a non-empty str, not {request_id!r}")
+        count = self._streams.cleanup(request_id)
+        if self._keeping is not None:
+            count += await self._keeping.cleanup(request_id)
+        if self._fetching is not None:
+            count += self._fetching.cleanup(request_id)
+        return count
+
+    async def drain(self, timeout: float | None = None) -> int:
+        self._check()
+        if self._keeping is None:
+            return 0
+        limit = put_limit(timeout)
+        deadline = None if limit is None else self._wiring.loop.time() + limit
+        left = await self._keeping.drain(deadline)
+        if self._closing is not None:
+            raise ClosedError(f"transport {self.endpoint} was closed while it drained")
+        return left
+
+    def health(self) -> Health:
+        counters, wiring = self.counters, self._wiring
+        parked = len(self._fetching.lookups) if self._fetching is not None else 0
+        half = self._keeping or self._fetching
+        assert half is not None
+        return Health(
+            status="closed" if self.closed else "healthy",
+            backend=wiring.backend,
+            # The store has a pool of its own; what the seed documents call so it does not tell.
+            pool_device="cpu",
+            pool_size=wiring.pool.limit,
+            puts=counters.puts,
+            gets=counters.gets,
+            bytes_transferred=counters.bytes_transferred,
+            errors=counters.errors,
+            timeouts=counters.timeouts,
+            in_flight=half.moving,
+            parked=parked,
+            pool_used=wiring.pool.used,
+            quarantined=wiring.pool.quarantined,
+            streams=self.meters.snapshot(self._streams.flowing()),
+            extra={
+                "protocol": None,
+                "misses": self._misses,
+                "transport_faults": self._faults,
+                "decode_faults": self._undecodable,
+                **wiring.store.health(),
+            },
+        )
+
+    def _count(self, error: OmniAsyncError) -> None:
+        super()._count(error)
+        self._misses += isinstance(error, KeyNotFound)
+        self._faults += isinstance(error, EngineFault)
+        self._undecodable += isinstance(error, DecodeError)
+
+    # --- closing ----------------------------------------------------------------------------------
+
+    async def _close(self, linger: float) -> None:
+        self._bound.check()
+        try:
+            if self._closing is None and linger:
+                await self._streams.settle()
+                if self._keeping is not None:
+                    left = await self._keeping.drain(self._wiring.loop.time() + linger)
+                    self._say_left(left)
+        finally:  # a cancellation ends the lingering, not the closing
+            await self._shut()
+
+    def _say_left(self, left: int) -> None:
+        if left:
+            _log.info("payloads stay in the store", count=left, stage=self.endpoint.stage)
+
+    async def _shut(self) -> None:
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+            return
+        self._closing = self._wiring.loop.create_future()
+        half = self._keeping or self._fetching
+        assert half is not None
+        half.close(f"transport {self.endpoint} was closed")
+        ending = self._wiring.loop.create_task(self._end(half))
+        ending.add_done_callback(self._released)
+        await asyncio.shield(ending)
+
+    async def _end(self, half: Keeping | Fetching) -> None:
+        wiring = self._wiring
+        try:
+            last = wiring.operations.spawn(half.settle())
+            await asyncio.wait([last], timeout=SETTLE_SECONDS)
+            await wiring.operations.settle(SETTLE_SECONDS)
+        finally:
+            await wiring.store.close()
+
+    def _released(self, ending: asyncio.Task[None]) -> None:
+        self._release_parts()
+        assert self._closing is not None
+        self._closing.set_result(None)
+
+    def abort(self) -> None:
+        self._bound.check()
+        if self._closing is None:
+            self._closing = self._wiring.loop.create_future()
+            half = self._keeping or self._fetching
+            assert half is not None
+            half.close(f"transport {self.endpoint} was closed")
+            self._wiring.store.abort()
+            self._closing.set_result(None)
+            self._release_parts()
+
+    def _release_parts(self) -> None:
+        wiring = self._wiring
+        wiring.drops.close()
+        stuck = wiring.pool.close()
+        wiring.executor.close()
+        if stuck:
+            warnings.warn(
+                f"transport {self.endpoint} was closed with {stuck} slot(s) under calls to the store "
+                "that have not ended; their memory stays",
+                ResourceWarning,
+                stacklevel=2,
+            )
+
+    def __del__(self, _warn: Any = warnings.warn) -> None:
+        opened = hasattr(self, "_wiring")  # else there was never anything to close
+        if opened and self._closing is None:
+            _warn(f"{self!r} was never closed", ResourceWarning, stacklevel=2, source=self)
+
+
+async def open_store(
+    backend: StoreBackend, options: Options, endpoint: Endpoint, role: Role, linger: float
+) -> StoreTransport:
+    """A transport whose client has reached its server. Raises and cancellation: as for ``store``."""
+    assert isinstance(options, StoreOptions)
+    store = await backend.store(options, role)
+    try:
+        return StoreTransport(backend, store, options, endpoint, role, linger)
+    except BaseException:
+        store.abort()
+        raise
+
+
+def _let_go(token: Any) -> None:
+    token()

@@ -1,0 +1,165 @@
+"""LookUps: one loop that asks a store which of the payloads there are that somebody waits for.
+
+In: names that are waited for. Out: each waiter is told once its name is there.
+Never: asks while nobody waits; asks for more than a batch at a time; gives up because the store does not answer.
+
+A store wakes nobody, so it is asked: first soon, then the more seldom the longer nothing has happened. Of many
+who wait, each question names the newest, whose payloads are likely the next, and goes round the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
+
+from ..._aio.kernel_timer import KernelTimer
+from ...errors import EngineFault
+from ...observe.log import get_logger
+
+_log = get_logger("omni_async.transport")
+
+BATCH = 1000
+"""Names in one question."""
+NEWEST = BATCH // 4
+"""Of these, the ones that were added last."""
+SHORTEST = 0.0002
+"""Seconds between two questions, at least."""
+USUAL = 0.0025
+"""At most, as long as something has happened in the last :data:`RECENT` seconds."""
+LONGEST = 0.02
+"""At most, when nothing has happened for long."""
+RECENT = 5.0
+SHARE = 1 / 50
+"""Part of the time since something happened that the store is left alone."""
+ROUND = 0.04
+"""Seconds in which everybody's name shall have been asked for once, in busy times."""
+TROUBLED = 0.25
+"""Seconds between questions to a store that does not answer, at most."""
+
+Contains = Callable[[Sequence[str]], Awaitable[list[bool]]]
+
+
+class LookUps:
+    """All names that gets of one transport wait for."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, contains: Contains) -> None:
+        self._loop = loop
+        self._contains = contains
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+        """Oldest first."""
+        self._count = 0
+        self._round: deque[str] = deque()
+        """Who is still to be asked for in this round."""
+        self._event = 0.0
+        """When the last one came or was told."""
+        self._task: asyncio.Task[None] | None = None
+        self._timer: KernelTimer | None = None
+        self._tick: asyncio.Future[None] | None = None
+        self._closed = False
+        self.trouble: EngineFault | None = None
+        """Why the store did not answer the last time."""
+        self.questions = 0
+
+    def __len__(self) -> int:
+        """Waiters."""
+        return self._count
+
+    def wait(self, name: str) -> asyncio.Future[None]:
+        """Done once there is something under that name. Cancel it to wait no more."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.setdefault(name, []).append(future)
+        self._count += 1
+        future.add_done_callback(lambda done: self._left(name, done))
+        self._event = self._loop.time()
+        if self._task is None:
+            self._task = self._loop.create_task(self._run())
+        elif self._tick is not None:
+            assert self._timer is not None
+            self._timer.set(SHORTEST)
+        return future
+
+    def _left(self, name: str, future: asyncio.Future[None]) -> None:
+        others = self._waiting.get(name)
+        if others is not None and future in others:
+            others.remove(future)
+            self._count -= 1
+            if not others:
+                del self._waiting[name]
+
+    async def _run(self) -> None:
+        pause = SHORTEST
+        try:
+            self._timer = KernelTimer(self._loop, self._over)
+            while self._waiting and not self._closed:
+                try:
+                    await self._ask()
+                    pause = self._interval()
+                except EngineFault as error:
+                    if self.trouble is None:
+                        _log.warning("the store does not answer", error=str(error))
+                    self.trouble = error
+                    pause = min(2 * pause, TROUBLED)
+                await self._pause(pause)
+        finally:
+            self._task = self._tick = None
+            if self._timer is not None:
+                self._timer.close()
+                self._timer = None
+
+    async def _pause(self, seconds: float) -> None:
+        if self._closed or not self._waiting:
+            return
+        assert self._timer is not None
+        self._tick = self._loop.create_future()
+        self._timer.set(seconds)
+        await self._tick
+        self._tick = None
+
+    def _over(self) -> None:
+        if self._tick is not None and not self._tick.done():
+            self._tick.set_result(None)
+
+    async def _ask(self) -> None:
+        names = self._next()
+        self.questions += 1
+        there = await self._contains(names)
+        self.trouble = None
+        for name, found in zip(names, there, strict=True):
+            if found and name in self._waiting:
+                self._event = self._loop.time()
+                for future in list(self._waiting[name]):
+                    if not future.done():
+                        future.set_result(None)
+
+    def _next(self) -> list[str]:
+        """Whom to ask for now."""
+        waiting = self._waiting
+        if len(waiting) <= BATCH:
+            self._round.clear()
+            return list(waiting)
+        names = dict.fromkeys(islice(reversed(waiting), NEWEST))
+        if not self._round:
+            self._round.extend(waiting)
+        while self._round and len(names) < BATCH:
+            name = self._round.popleft()
+            if name in waiting:
+                names[name] = None
+        return list(names)
+
+    def _interval(self) -> float:
+        idle = self._loop.time() - self._event
+        if idle < RECENT:
+            pause = min(idle * SHARE, USUAL)
+            rounds = len(self._waiting) / (BATCH - NEWEST)
+            if rounds > 1:  # there is no need to be faster than a round's time
+                pause = ROUND / rounds
+        else:
+            pause = min(USUAL * idle / RECENT, LONGEST)
+        return max(pause, SHORTEST)
+
+    def close(self) -> None:
+        """Ask no more; a question under way is left to its end. Idempotent."""
+        self._closed = True
+        self._over()
