@@ -43,7 +43,7 @@ PLANNED = {
     "yuanrong": ("YuanrongConnector", "omni_async.backends.yuanrong:YuanrongOptions"),
     "yuanrong-te": (
         "YuanrongTransferEngineConnector",
-        "omni_async.backends.yuanrong:YuanrongTransferEngineOptions",
+        "omni_async.backends.yuanrong_te:YuanrongTransferEngineOptions",
     ),
 }
 """alias → (connector name, where its options are) of what is right in a deploy file, but not part of

@@ -17,7 +17,8 @@ from omni_async.backends.mooncake_store import MooncakeStoreOptions
 from omni_async.backends.mori import MoriTransferEngineOptions
 from omni_async.backends.nixl import NixlOptions
 from omni_async.backends.shm import SharedMemoryOptions
-from omni_async.backends.yuanrong import YuanrongOptions, YuanrongTransferEngineOptions
+from omni_async.backends.yuanrong import YuanrongOptions
+from omni_async.backends.yuanrong_te import YuanrongTransferEngineOptions
 
 NAMES = sorted({*registry.names(), *registry.planned_names()})
 ADDRESSED = [

@@ -1,7 +1,7 @@
-"""Yuanrong: ``YuanrongConnector`` and ``YuanrongTransferEngineConnector``; options only."""
+"""Yuanrong's datasystem: ``YuanrongConnector``; options only."""
 
 from __future__ import annotations
 
-from .config import YuanrongOptions, YuanrongTransferEngineOptions
+from .config import YuanrongOptions
 
-__all__ = ["YuanrongOptions", "YuanrongTransferEngineOptions"]
+__all__ = ["YuanrongOptions"]
