@@ -25,7 +25,7 @@ from ..rendezvous.messages import WIRE, Hello
 from .arguments import stage_name
 from .base import Transport
 from .delivery import Delivery
-from .foreign import (
+from .foreign.edges import (
     capabilities_of,
     checked_engine,
     no_streams,

@@ -26,8 +26,8 @@ from ..rendezvous.directory import Entry
 from ..rendezvous.outlet import Outlet
 from ..rendezvous.payload import Payload
 from ..rendezvous.sender import Sender
-from .foreign import encoder_of, serves_strangers, speaks_vllm_omni
-from .foreign_receivers import ForeignReceivers
+from .foreign.edges import encoder_of, serves_strangers, speaks_vllm_omni
+from .foreign.receivers import ForeignReceivers
 from .placing import fill_on, place
 from .receivers import Receivers
 from .wiring import Wiring

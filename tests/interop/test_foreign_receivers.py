@@ -14,7 +14,7 @@ import omni_async
 from omni_async.errors import EncodeError, KeyExists, KeyNotFound, UsageError
 from omni_async.interop.vllm_omni.reading import read
 from omni_async.testing.doubles.loopback import FAULTS, Fault
-from omni_async.transport import foreign_forms
+from omni_async.transport.foreign import forms as foreign_forms
 
 from .double import SessionDouble
 from .receiver import Receiver, receiver

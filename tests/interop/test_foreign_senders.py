@@ -31,7 +31,8 @@ from omni_async.interop.vllm_omni.writing import write
 from omni_async.pool import ManagedBuffer, Pool
 from omni_async.rendezvous.zmq_request import ZmqRequests
 from omni_async.testing.doubles.loopback import FAULTS, Fault
-from omni_async.transport import foreign_sender, foreign_taking
+from omni_async.transport.foreign import sender as foreign_sender
+from omni_async.transport.foreign import taking as foreign_taking
 
 from .double import SessionDouble
 from .sender import sender

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from ..abc import RemoteRegion
-from ..model import Move, Region
-from .filling import Filling
-from .wiring import Wiring
-from .writing import Ended, PeerWrites
+from ...abc import RemoteRegion
+from ...model import Move, Region
+from ..filling import Filling
+from ..wiring import Wiring
+from ..writing import Ended, PeerWrites
 
 IDLE_SECONDS = 60.0
 """How long an engine is remembered whose receiver asks for nothing."""

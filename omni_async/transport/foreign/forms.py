@@ -17,17 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from .._aio.copying import INLINE_COPY
-from ..codec import decode
-from ..errors import CodecError, OmniAsyncError, PayloadTooLarge, TransferError
-from ..interop.vllm_omni import objects
-from ..interop.vllm_omni.writing import Pieces, write
-from ..pool import Lease
-from ..rendezvous.payload import Payload
-from .filling import Filling
-from .room import Array, Room
-from .taking import checked_offer, frames_of
-from .wiring import Wiring
+from ..._aio.copying import INLINE_COPY
+from ...codec import decode
+from ...errors import CodecError, OmniAsyncError, PayloadTooLarge, TransferError
+from ...interop.vllm_omni import objects
+from ...interop.vllm_omni.writing import Pieces, write
+from ...pool import Lease
+from ...rendezvous.payload import Payload
+from ..filling import Filling
+from ..room import Array, Room
+from ..taking import checked_offer, frames_of
+from ..wiring import Wiring
 
 ROOM_SECONDS = 5.0
 """How long a form waits for room in the pool: as long as those who ask wait for an answer."""

@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from ..abc import AddressedOptions, Engine, Options
-from ..codec import Encoded, encode
-from ..errors import ConfigError, UsageError
-from ..interop.vllm_omni import objects
-from ..model import Capabilities, TransferKey
-from .foreign_receiving import ForeignReceiving
-from .receiving import Receiving
-from .wiring import Wiring
+from ...abc import AddressedOptions, Engine, Options
+from ...codec import Encoded, encode
+from ...errors import ConfigError, UsageError
+from ...interop.vllm_omni import objects
+from ...model import Capabilities, TransferKey
+from ..receiving import Receiving
+from ..wiring import Wiring
+from .receiving import ForeignReceiving
 
 
 def speaks_vllm_omni(options: Options) -> bool:

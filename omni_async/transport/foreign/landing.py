@@ -15,16 +15,16 @@ import contextlib
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from ..abc import Revoke
-from ..errors import ClosedError, ProtocolError
-from ..interop.vllm_omni import words
-from ..model import TransferKey
-from ..pool import Lease
-from ..rendezvous.completions import CompletionRegistry
-from .wiring import Wiring
+from ...abc import Revoke
+from ...errors import ClosedError, ProtocolError
+from ...interop.vllm_omni import words
+from ...model import TransferKey
+from ...pool import Lease
+from ...rendezvous.completions import CompletionRegistry
+from ..wiring import Wiring
 
 if TYPE_CHECKING:
-    from ..rendezvous.zmq_request import ZmqRequests
+    from ...rendezvous.zmq_request import ZmqRequests
 
 REMEMBERED = 4096
 """Keys of which it is known when their last pull has ended."""

@@ -16,18 +16,18 @@ import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ..abc import Channel, Stranger
-from ..errors import OmniAsyncError
-from ..interop.vllm_omni import words
-from ..model import Move, TransferKey
-from ..observe.log import get_logger
-from ..rendezvous.directory import Entry
-from ..rendezvous.messages import Message, Offer, Release, Want
-from ..rendezvous.payload import Payload
-from ..rendezvous.sender import Sender
-from .foreign_engines import ForeignEngines
-from .foreign_forms import Form, Forms
-from .wiring import Wiring
+from ...abc import Channel, Stranger
+from ...errors import OmniAsyncError
+from ...interop.vllm_omni import words
+from ...model import Move, TransferKey
+from ...observe.log import get_logger
+from ...rendezvous.directory import Entry
+from ...rendezvous.messages import Message, Offer, Release, Want
+from ...rendezvous.payload import Payload
+from ...rendezvous.sender import Sender
+from ..wiring import Wiring
+from .engines import ForeignEngines
+from .forms import Form, Forms
 
 _log = get_logger("omni_async.transport")
 

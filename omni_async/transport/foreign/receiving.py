@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import (
+from ...errors import (
     ClosedError,
     DecodeError,
     EngineFault,
@@ -20,17 +20,17 @@ from ..errors import (
     ProtocolError,
     TransferCancelled,
 )
-from ..interop.vllm_omni import words
-from ..model import TransferKey
-from ..rendezvous.completions import CompletionRegistry
-from .delivery import Delivery
-from .foreign_landing import REFUSED, Landing
-from .foreign_sender import ForeignSender
-from .foreign_taking import prepare, room_for, take
-from .limits import ASK_SECONDS, DEFAULT, Timeout, move_limit
-from .senders import Senders
-from .waiting import Waiting, Waits
-from .wiring import Wiring
+from ...interop.vllm_omni import words
+from ...model import TransferKey
+from ...rendezvous.completions import CompletionRegistry
+from ..delivery import Delivery
+from ..limits import ASK_SECONDS, DEFAULT, Timeout, move_limit
+from ..senders import Senders
+from ..waiting import Waiting, Waits
+from ..wiring import Wiring
+from .landing import REFUSED, Landing
+from .sender import ForeignSender
+from .taking import prepare, room_for, take
 
 
 class ForeignReceiving:

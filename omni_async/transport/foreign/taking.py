@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from .._aio.copying import INLINE_COPY
-from ..codec.tensors import load_torch, tensor_over
-from ..errors import ClosedError, DecodeError
-from ..interop.vllm_omni import words
-from ..interop.vllm_omni.reading import Moves, begin, read
-from ..pool import Hold, Lease, ManagedBuffer
-from .delivery import Delivery
-from .room import Array, Room
-from .wiring import Wiring
+from ..._aio.copying import INLINE_COPY
+from ...codec.tensors import load_torch, tensor_over
+from ...errors import ClosedError, DecodeError
+from ...interop.vllm_omni import words
+from ...interop.vllm_omni.reading import Moves, begin, read
+from ...pool import Hold, Lease, ManagedBuffer
+from ..delivery import Delivery
+from ..room import Array, Room
+from ..wiring import Wiring
 
 PADDING = b"\xc1" * 4
 """What is behind an object before it lands, so that there is room for what a transport may put in front

@@ -15,15 +15,15 @@ import itertools
 from collections.abc import Coroutine
 from typing import Any
 
-from ..errors import ClosedError, KeyNotFound, ProtocolError
-from ..interop.vllm_omni import words
-from ..model import TransferKey
-from ..pool import Lease
-from ..rendezvous.completions import CompletionRegistry
-from ..rendezvous.messages import Fail, FailCode
-from ..rendezvous.receiver import Phase
-from .foreign_landing import Landing, Landings
-from .wiring import Wiring
+from ...errors import ClosedError, KeyNotFound, ProtocolError
+from ...interop.vllm_omni import words
+from ...model import TransferKey
+from ...pool import Lease
+from ...rendezvous.completions import CompletionRegistry
+from ...rendezvous.messages import Fail, FailCode
+from ...rendezvous.receiver import Phase
+from ..wiring import Wiring
+from .landing import Landing, Landings
 
 QUERIES = 2
 """Queries under way."""
@@ -41,7 +41,7 @@ class ForeignSender:
     """The way to it; see :class:`~.waiting.Line`."""
 
     def __init__(self, wiring: Wiring, address: str, completions: CompletionRegistry) -> None:
-        from ..rendezvous.zmq_request import ZmqRequests  # zmq is loaded by who needs it
+        from ...rendezvous.zmq_request import ZmqRequests  # zmq is loaded by who needs it
 
         self.wiring = wiring
         self.address = address
