@@ -27,14 +27,14 @@ _SHIPPED = {
         "MooncakeTransferEngineConnector",
         "omni_async.backends.mooncake:MooncakeTransferEngineBackend",
     ),
+    "mooncake-store": (
+        "MooncakeStoreConnector",
+        "omni_async.backends.mooncake_store:MooncakeStoreBackend",
+    ),
 }
 """alias → (connector name, where it is)."""
 
 PLANNED = {
-    "mooncake-store": (
-        "MooncakeStoreConnector",
-        "omni_async.backends.mooncake_store:MooncakeStoreOptions",
-    ),
     "mori": (
         "MoriTransferEngineConnector",
         "omni_async.backends.mori:MoriTransferEngineOptions",
@@ -67,6 +67,7 @@ def names() -> list[str]:
     for alias, (name, _) in _SHIPPED.items():
         known |= {alias, name}
     known |= {point.name for point in _announced()}
+    known |= {older for older, name in _OLDER.items() if name in known}
     return sorted(known)
 
 

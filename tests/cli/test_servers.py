@@ -100,7 +100,7 @@ def test_what_it_wrote_is_told_when_it_ends() -> None:
 
 def test_one_that_does_not_answer_is_not_left_behind(own: Own) -> None:
     own.code = "import time; time.sleep(60)"
-    with pytest.raises(ServerFailed, match="does not answer after 0.2 s"):
+    with pytest.raises(ServerFailed, match=r"does not answer after 0\.2 s"):
         own.start(timeout=0.2)
     assert not own.alive
 

@@ -199,7 +199,7 @@ def load(host: str) -> Any:
     ours = {"MC_LOG_LEVEL": "ERROR"}
     if ":" in host:
         ours["MC_USE_IPV6"] = "1"
-    with _environment(ours):
+    with environment(ours):
         imported = "mooncake.engine" in sys.modules
         module = importlib.import_module("mooncake.engine")
         if _ipv6 is None:
@@ -235,7 +235,7 @@ def _start(host: str, protocol: str, devices: str) -> NativeEngine:
     tcp = protocol == "tcp"
     module = load(host)
     # The engine takes RDMA wherever it finds a device, whatever protocol it is told.
-    with _environment({"MC_FORCE_TCP": "1"} if tcp else {}):
+    with environment({"MC_FORCE_TCP": "1"} if tcp else {}):
         native = module.TransferEngine()
         status = native.initialize(host, "P2PHANDSHAKE", protocol, _NO_DEVICE if tcp else devices)
     if status:
@@ -250,7 +250,7 @@ def _start(host: str, protocol: str, devices: str) -> NativeEngine:
 
 
 @contextlib.contextmanager
-def _environment(ours: dict[str, str]) -> Iterator[None]:
+def environment(ours: dict[str, str]) -> Iterator[None]:
     """Variables that the vendor reads meanwhile; what the user has set stays as it is."""
     unset = {name: value for name, value in ours.items() if name not in os.environ}
     os.environ.update(unset)

@@ -98,6 +98,24 @@ def check(options: MooncakeTransferEngineOptions, machine: Machine | None = None
     raise ConfigError(f"{NAME}: {text}; {remedy}", path=found[0].setting)
 
 
+def check_package(host: str, load: Callable[[str], object], backend: str) -> None:
+    """Raise what is wrong with the package alone.
+
+    Args:
+        load: loads the module that is wanted of it.
+        backend: who wants it.
+
+    Raises:
+        BackendUnavailable: it is missing, or something that it needs.
+        ConfigError: it was loaded for the other IP version.
+    """
+    problem = _package(Machine(load=load), host)
+    if problem is not None:
+        raise BackendUnavailable(
+            f"{backend}: {problem.what}", backend=backend, remedy=problem.remedy
+        )
+
+
 def named_devices(options: MooncakeTransferEngineOptions, environ: Mapping[str, str]) -> list[str]:
     """The RDMA devices to use; all of them where it is empty."""
     named = options.device_name or environ.get("RDMA_DEVICE_NAME", "")

@@ -1,7 +1,8 @@
-"""Mooncake's store: ``MooncakeStoreConnector``; options only."""
+"""Mooncake's store: ``MooncakeStoreConnector``."""
 
 from __future__ import annotations
 
+from .backend import MooncakeStoreBackend
 from .config import MooncakeStoreOptions
 
-__all__ = ["MooncakeStoreOptions"]
+__all__ = ["MooncakeStoreBackend", "MooncakeStoreOptions"]

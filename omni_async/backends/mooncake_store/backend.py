@@ -1,0 +1,68 @@
+"""What Mooncake's store offers to the hall.
+
+In: options. Out: a store that is connected, plain memory.
+Never: opens anything before the package was found.
+"""
+
+from __future__ import annotations
+
+from ..._aio.executor import OwnedExecutor
+from ...abc import MemorySource, Options, Store, StoreBackend
+from ...model import Capabilities, Role, Verb
+from ...pool.memory import AnonymousMemory
+from ...rendezvous.zmq_hosts import local_places
+from ..mooncake.checks import check_package
+from ._native import bare_host, load_store
+from .codes import NAME
+from .config import MooncakeStoreOptions
+from .opening import client_within, settings_of
+from .store import MooncakeStore
+
+
+class MooncakeStoreBackend(StoreBackend):
+    """``mooncake-store``: payloads lie in memory that clients lend, under keys that a master knows."""
+
+    name = NAME
+    alias = "mooncake-store"
+    options = MooncakeStoreOptions
+
+    def capabilities(self, options: Options) -> Capabilities:
+        return Capabilities(
+            backend=self.name,
+            verb=Verb.STORE,
+            cross_host=True,
+            notifies=False,
+            exclusive=False,
+            credit=False,
+            recall=False,
+        )
+
+    async def prepare(self, options: Options, role: Role) -> Options:
+        mine = _mine(options)
+        executor = OwnedExecutor("mooncake-store-opening", 1)
+        try:
+            if mine.host == "auto":
+                place = (await local_places("auto", 0, executor))[0]
+                mine = mine.model_copy(update={"host": place.host})
+            await executor.run(check_package, bare_host(mine.host), load_store, NAME)
+        finally:
+            executor.close()
+        return mine
+
+    async def store(self, options: Options, role: Role) -> Store:
+        mine = _mine(options)
+        executor = OwnedExecutor("mooncake-store-opening", 1)
+        try:
+            settings = settings_of(mine, mine.host)
+            client = await client_within(settings, mine.setup_timeout, executor)
+        finally:
+            executor.close()
+        return MooncakeStore(client)
+
+    def memory(self, options: Options, role: Role) -> MemorySource:
+        return AnonymousMemory()
+
+
+def _mine(options: Options) -> MooncakeStoreOptions:
+    assert isinstance(options, MooncakeStoreOptions)
+    return options

@@ -1,0 +1,110 @@
+"""A client of the store, once its servers answer.
+
+In: options. Out: this process's client, or why there is none, within the time limit.
+Never: blocks the event loop, sets a client up towards a server that does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ..._aio.executor import OwnedExecutor
+from ...errors import BackendUnavailable
+from ._native import NativeClient, Settings, SetupFailed, shared_client
+from .codes import NAME, words
+from .config import MooncakeStoreOptions
+from .contact import master_trouble, metadata_trouble
+
+_FIRST, _LONGEST = 0.05, 1.0
+_ONE_LOOK = 2.0
+_START = "mooncake_master --rpc_port={port}"
+_START_METADATA = (
+    "mooncake_master --enable_http_metadata_server=true --http_metadata_server_port={port}, or set "
+    "metadata_server to P2PHANDSHAKE"
+)
+
+
+def settings_of(options: MooncakeStoreOptions, host: str) -> Settings:
+    return Settings(
+        host=host,
+        metadata=options.metadata_server,
+        master=options.master,
+        segment=options.segment,
+        localbuf=options.localbuf,
+        protocol=options.proto,
+        devices=options.rdma,
+        evictable=options.evictable,
+    )
+
+
+async def client_within(
+    settings: Settings, timeout: float, executor: OwnedExecutor
+) -> NativeClient:
+    """The client, as soon as its servers answer.
+
+    Raises:
+        BackendUnavailable: they do not within ``timeout`` seconds, or refuse it.
+        ConfigError: the vendor was loaded for the other IP version.
+
+    Cancellation: safe; a look at a server that was begun ends by itself.
+    """
+    limit = asyncio.get_running_loop().time() + timeout
+    for option, trouble, start in (
+        ("master", master_trouble, _START),
+        ("metadata_server", metadata_trouble, _START_METADATA),
+    ):
+        address = settings.master if option == "master" else settings.metadata
+        await _answering(option, address, trouble, start, limit, timeout, executor)
+    return await _set_up(settings, limit, timeout, executor)
+
+
+async def _answering(
+    option: str,
+    address: str,
+    trouble: Callable[[str, float], str | None],
+    start: str,
+    limit: float,
+    timeout: float,
+    executor: OwnedExecutor,
+) -> None:
+    loop = asyncio.get_running_loop()
+    pause = _FIRST
+    while True:
+        left = limit - loop.time()
+        why = await executor.run(trouble, address, max(0.05, min(left, _ONE_LOOK)))
+        if why is None:
+            return
+        left = limit - loop.time()
+        if left <= 0:
+            port = address.partition("://")[2] or address
+            port = port.partition("/")[0].rpartition(":")[2]
+            raise BackendUnavailable(
+                f"{why}: waited {timeout:g} s for it (option `{option}`, setup_timeout)",
+                backend=NAME,
+                remedy=f"start it: {start.format(port=port)}; or correct `{option}`",
+            )
+        await asyncio.sleep(min(pause, left))
+        pause = min(2 * pause, _LONGEST)
+
+
+async def _set_up(
+    settings: Settings, limit: float, timeout: float, executor: OwnedExecutor
+) -> NativeClient:
+    loop = asyncio.get_running_loop()
+    pause = _FIRST
+    while True:
+        try:
+            return await executor.run(shared_client, settings)
+        except SetupFailed as error:
+            left = limit - loop.time()
+            if left <= 0:
+                raise BackendUnavailable(
+                    f"the client of the store could not be set up within {timeout:g} s with master "
+                    f"{settings.master}, metadata_server {settings.metadata}, host {settings.host} and proto "
+                    f"{settings.protocol}: {words(error.status, settings.master)} (status {error.status})",
+                    backend=NAME,
+                    remedy="set MC_LOG_LEVEL=INFO to hear what the client says about it",
+                ) from error
+        await asyncio.sleep(min(pause, left))
+        pause = min(2 * pause, _LONGEST)

@@ -1,0 +1,173 @@
+"""Mooncake's store as the hall sees it.
+
+In: names, places in the pool's memory. Out: bytes kept, bytes here, or an error with the store's status.
+Never: waits for the vendor on the event loop, decides how long somebody waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+from ..._aio.executor import OwnedExecutor
+from ...abc.store import Gone, Piece, Store
+from ...errors import EngineFault, KeyExists, PayloadTooLarge, PoolExhausted, UsageError
+from ...model import Region
+from ._native import NativeClient
+from .codes import ABSENT, BUSY, NAME, NO_ROOM, NOT_THERE, fault
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+THREADS = 8
+"""Calls at a time. They wait more than they work."""
+ASKED_AT_ONCE = 1000
+"""Names in one question: the master is held up by it, 0.3 ms by so many."""
+_PATIENCE = 1.5
+
+
+class MooncakeStore(Store):
+    """A transport's use of this process's client.
+
+    An object lies in this client's own segment where there is one with room, else in somebody else's. It is never
+    evicted, unless the option ``evictable`` is set.
+    """
+
+    separator = "@"
+    guards = True
+
+    def __init__(self, client: NativeClient) -> None:
+        self._client = client
+        settings = client.settings
+        self.address = settings.master
+        self.pins = settings.protocol != "tcp"
+        self._segment = settings.segment
+        self._largest = 0
+        self._executor = OwnedExecutor("mooncake-store", THREADS)
+        self._under_way: set[asyncio.Future[Any]] = set()
+        self._regions: dict[int, Region] = {}
+        self._ids = itertools.count(1)
+
+    def name(self, text: str) -> str:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"a key is text that UTF-8 can say, not {text!r}") from error
+        return text
+
+    plain_name = name
+
+    def register(self, address: int, nbytes: int, *, fd: int = -1) -> Region:
+        if self.pins:
+            status = self._client.register(address, nbytes)
+            if status:
+                raise self._fault(status, f"cannot register {nbytes:,} bytes at {address:#x}")
+        region = Region(next(self._ids), address, nbytes, b"", fd)
+        self._regions[region.id] = region
+        return region
+
+    def unregister(self, region: Region) -> None:
+        if self._regions.pop(region.id, None) is not None and self.pins:
+            self._client.unregister(region.address)
+
+    async def put(self, name: str, pieces: Sequence[Piece], *, ttl: float, timeout: float) -> None:
+        addresses = [piece.address for piece in pieces]
+        sizes = [piece.nbytes for piece in pieces]
+        status = await self._run(self._client.put, name, addresses, sizes)
+        nbytes = sum(sizes)
+        if status == 0:
+            self._largest = max(self._largest, nbytes)
+        elif status in BUSY:
+            raise KeyExists(
+                f"{name} is there, and cannot be replaced now: somebody reads it or looked at it in the "
+                "last seconds (the master's `--default_kv_lease_ttl`), or writes it just now",
+                backend=NAME,
+            )
+        elif status == NO_ROOM:
+            raise self._no_room(name, nbytes)
+        else:
+            raise self._fault(status, f"cannot put {nbytes:,} bytes as {name}")
+
+    async def get(self, name: str, address: int, room: int, *, timeout: float) -> int | None:
+        found = await self._run(self._client.get, name, address, room)
+        if found in ABSENT:
+            return None
+        if found < 0:
+            raise self._fault(found, f"cannot get {name}")
+        return found
+
+    async def contains(self, names: Sequence[str]) -> list[bool]:
+        found: list[int] = []
+        for start in range(0, len(names), ASKED_AT_ONCE):
+            asked = names[start : start + ASKED_AT_ONCE]
+            found += await self._run(self._client.contains, asked)
+        for status in found:
+            if status < 0:
+                raise self._fault(status, f"cannot ask for {len(names)} keys")
+        return [status == 1 for status in found]
+
+    async def delete(self, names: Sequence[str], *, own: bool = False) -> list[Gone]:
+        if not names:
+            return []
+        removed = await self._run(self._client.remove, names, force=own)
+        return [self._gone(*pair) for pair in zip(names, removed, strict=True)]
+
+    def health(self) -> Mapping[str, Any]:
+        settings = self._client.settings
+        return {
+            "host": settings.host,
+            "metadata_server": settings.metadata,
+            "master": settings.master,
+            "protocol": settings.protocol,
+        }
+
+    async def close(self) -> None:
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=_PATIENCE)
+        self.abort()
+
+    def abort(self) -> None:
+        self._executor.close()
+        if not self._under_way:
+            for region in list(self._regions.values()):
+                self.unregister(region)
+
+    async def _run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        job = self._executor.run(call, *args, **kwargs)
+        self._under_way.add(job)
+        job.add_done_callback(self._under_way.discard)
+        # Memory is in use until the call has ended, so nobody's cancellation may end the wait for it alone.
+        return await asyncio.shield(job)
+
+    def _gone(self, name: str, status: int) -> Gone:
+        if status == 0:
+            return Gone.DELETED
+        if status == NOT_THERE:
+            return Gone.ABSENT
+        if status in BUSY:
+            return Gone.BUSY
+        raise self._fault(status, f"cannot delete {name}")
+
+    def _no_room(self, name: str, nbytes: int) -> PoolExhausted | PayloadTooLarge:
+        """An object lies in one piece in one segment. How large those of others are, nobody tells."""
+        lent = f"this client lends {self._segment:,} bytes (`segment`)"
+        if nbytes > max(self._segment, self._largest) and self._segment:
+            return PayloadTooLarge(
+                f"{name} has {nbytes:,} bytes, and no segment of the store takes so much: {lent}",
+                nbytes=nbytes,
+                limit=self._segment,
+                setting="segment",
+                backend=NAME,
+            )
+        return PoolExhausted(
+            f"there is no room for the {nbytes:,} bytes of {name} in any segment of the store: {lent}; unread "
+            "payloads hold it, or nobody lends so much",
+            nbytes=nbytes,
+            limit=self._segment,
+            backend=NAME,
+        )
+
+    def _fault(self, status: int, what: str) -> EngineFault:
+        return fault(status, what, self.address)
