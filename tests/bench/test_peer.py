@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from omni_async.cli.bench.peer import SHM, PeerUnavailable, chunk_adapter, connector, find
+from omni_async.cli.bench.peer import PeerUnavailable, chunk_adapter, connector, find
+from omni_async.cli.bench.peer_vendors import SHM
 from omni_async.cli.bench.sides import stream_peer
 
 pytestmark = pytest.mark.usefixtures("clean_modules")

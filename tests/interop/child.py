@@ -119,9 +119,10 @@ class Connector:
 
     def __init__(self, wheel: str, role: Any, port: int, pool: int) -> None:
         from omni_async.cli.bench import peer
+        from omni_async.cli.bench.peer_vendors import MOONCAKE
 
-        cls = peer.connector(peer.find(wheel), peer.MOONCAKE)
-        extra = peer.extra_of(peer.MOONCAKE, role, port, pool)
+        cls = peer.connector(peer.find(wheel), MOONCAKE)
+        extra = peer.extra_of(MOONCAKE, role, port, pool)
         self._connector = cls(extra)
         self._threads = ThreadPoolExecutor(8)
 

@@ -17,8 +17,11 @@ from .mooncake import MODES as MOONCAKE_MODES
 from .mooncake import NO_STREAMS
 from .payload import SIZES, parse_size
 from .peer import PeerUnavailable
+from .stores import PARTS
 from .streams import MODES
 from .workers import WorkerFailed
+
+STORES = {"mooncake-store": "Mooncake's store", "yuanrong": "Yuanrong's datasystem"}
 
 NAME = "bench"
 HELP = "measure here: against the peer, under load, waiting"
@@ -42,7 +45,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="MODE,…",
         help=f"streams, of {', '.join(MODES)}, or none (default: {','.join(MOONCAKE_MODES)})",
     )
-    for name in (shm, mooncake):
+    stores = [
+        names.add_parser(name, help=f"one-way times, gaps of the loop and waiting gets over {what}")
+        for name, what in STORES.items()
+    ]
+    for name in stores:
+        name.add_argument(
+            "--parts",
+            type=_parts,
+            default=list(PARTS),
+            metavar="PART,…",
+            help=f"of {', '.join(PARTS)} (default: all)",
+        )
+    for name in (shm, mooncake, *stores):
         name.add_argument(
             "--sizes",
             type=_sizes,
@@ -95,14 +110,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     load = names.add_parser("load", help="time to read and check a deploy file")
     load.add_argument("--stages", type=_positive, default=12, help="(default: 12)")
 
-    for name in (shm, mooncake, streams, ticker):
+    for name in (shm, mooncake, *stores, streams, ticker):
         name.add_argument(
             "--loop",
             choices=("asyncio", "uvloop", "both"),
             default="both",
             help="event loops to try (default: both, where uvloop is installed)",
         )
-    for name in (shm, mooncake, streams, ticker, parked, load):
+    for name in (shm, mooncake, *stores, streams, ticker, parked, load):
         name.add_argument(
             "--json",
             action="store_true",
@@ -149,7 +164,7 @@ def _beside_a_peer(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from . import compare, contest, load, mooncake, parked, stream_figures, streams, ticker
+    from . import compare, contest, load, mooncake, parked, stores, stream_figures, streams, ticker
 
     figures: Any
     if arguments.benchmark == "shm":
@@ -169,6 +184,17 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
             mooncake.run(
                 arguments.sizes,
                 arguments.modes,
+                pin=arguments.pin,
+                **_beside_a_peer(arguments),
+            ),
+        )
+    elif arguments.benchmark in STORES:
+        figures, result = (
+            stores,
+            stores.run(
+                contest.STORES[arguments.benchmark],
+                arguments.sizes,
+                arguments.parts,
                 pin=arguments.pin,
                 **_beside_a_peer(arguments),
             ),
@@ -211,6 +237,13 @@ def _modes(text: str) -> list[str]:
 
 def _modes_or_none(text: str) -> list[str]:
     return [] if text == NO_STREAMS else _modes(text)
+
+
+def _parts(text: str) -> list[str]:
+    parts = list(dict.fromkeys(text.split(",")))
+    if not set(parts) <= set(PARTS):
+        raise ValueError(text)
+    return parts
 
 
 def _positive(text: str) -> int:

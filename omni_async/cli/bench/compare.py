@@ -7,15 +7,19 @@ Never: measures sides one after the other; a round asks each side for each size,
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...model import Role
 from ..free_ports import FreePorts
 from . import peer as peer_wheel
 from .contest import MEMCPY, Contest, Side
 from .figures import Goal, Summary, duration, machine, summary, table
 from .payload import size_name
 from .workers import Worker, Workers
+
+Where = Callable[[Side], Mapping[Role, Mapping[str, Any]]]
+"""What the two processes of a side are told, where they need more than a port."""
 
 Series = dict[tuple[Side, int], dict[str, list[int]]]
 """Of each side and size: nanoseconds by what was timed."""
@@ -39,6 +43,7 @@ def run(
     floor: bool = False,
     pin: bool = False,
     loops: Sequence[str] = ("asyncio", "uvloop"),
+    where: Where | None = None,
 ) -> dict[str, Any]:
     """Measure; see :func:`report` for what the result says to people.
 
@@ -52,7 +57,7 @@ def run(
         for side in (*contest.sides, *(contest.floor if floor else ()))
         if (wheel is not None if side.program == "sides.peer" else side.loop in loops)
     ]
-    ours = _ours(sides, "copy")
+    ours = next((side for side in sides if side.program == "sides.ours"), None)
     series: Series = {}
     memcpy: dict[int, list[int]] = {nbytes: [] for nbytes in sizes}
     before = machine()
@@ -68,6 +73,7 @@ def run(
                         "peer": peer,
                         "connector": contest.connector,
                         "port": ports.of(side.pair),
+                        **({"extra": where(side)} if where else {}),
                     },
                     pin=pin,
                 )
@@ -77,7 +83,7 @@ def run(
         for number in range(rounds):
             for nbytes in sizes:
                 for side in sides:
-                    count = count_for(nbytes, scale)
+                    count = count_for(nbytes, scale * side.share)
                     batch = {
                         "name": f"omni-bench-{os.getpid()}-{number}-{side.mode}-{nbytes}",
                         "mode": side.mode,

@@ -24,6 +24,8 @@ class Side(NamedTuple):
     loop: str = "asyncio"
     rival: str = ""
     """The side whose times are divided by this one's."""
+    share: float = 1.0
+    """Of the usual number of iterations, where each takes long."""
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -57,8 +59,12 @@ class Contest(NamedTuple):
 
 
 PEER = "peer, metadata handed over"
+PEER_TOLD = "peer, told when it is there"
+PEER_WAITS = "peer, its get waits"
 PEER_TENSOR = "peer, one tensor"
 ENGINE = "the engine alone, one write"
+WAITING = 0.1
+"""Of the iterations, where a get waits first."""
 
 
 def _faster(
@@ -67,6 +73,19 @@ def _faster(
     return tuple(
         Wanted(SIZES[size], mode, "at least", target, against, what)
         for size, target in times.items()
+    )
+
+
+def _first_delivery(times: float) -> tuple[Wanted, ...]:
+    """To a get that has begun to wait 5 ms before the put."""
+    return (Wanted(SIZES["4K"], "waits", "at least", times, PEER_WAITS, "sooner to a waiting get"),)
+
+
+def _store(loop: str) -> tuple[Side, ...]:
+    """How two processes that meet at a store are timed."""
+    return (
+        Side(f"ours, {loop}, told when it is there", "sides.ours", "told", loop, rival=PEER_TOLD),
+        Side(f"ours, {loop}, get waits", "sides.ours", "waits", loop, PEER_WAITS, WAITING),
     )
 
 
@@ -123,3 +142,33 @@ MOONCAKE = Contest(
         *_near_the_engine("place", 1.1, "built in place, against the engine alone"),
     ),
 )
+
+_STORE = (
+    *_store("asyncio"),
+    *_store("uvloop"),
+    Side(PEER_TOLD, "sides.peer", "handed"),
+    Side(PEER_WAITS, "sides.peer", "waits", share=WAITING),
+)
+
+MOONCAKE_STORE = Contest(
+    "mooncake-store",
+    "MooncakeStoreConnector",
+    _STORE,
+    (),
+    (
+        *_faster(
+            "told", "faster than the peer", {"4K": 1.3, "1M": 2, "16M": 2.5, "186M": 3}, PEER_TOLD
+        ),
+        *_first_delivery(10),
+    ),
+)
+
+YUANRONG = Contest(
+    "yuanrong",
+    "YuanrongConnector",
+    _STORE,
+    (),
+    _faster("told", "faster than the peer", {"186M": 5}, PEER_TOLD),
+)
+
+STORES = {contest.benchmark: contest for contest in (MOONCAKE_STORE, YUANRONG)}

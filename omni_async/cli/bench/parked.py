@@ -34,6 +34,8 @@ def run(
                 "program": "parked_worker",
                 "loop": loop,
                 "namespace": f"bench-parked-{os.getpid()}",
+                "connector": "SharedMemoryConnector",
+                "port": 0,
             }
         )
         sender, receiver = pair
@@ -46,13 +48,13 @@ def run(
             return [worker.answer()[field] for worker in pair]
 
         # A few first, so that what both sides need once is not counted.
-        receiver.ask({"do": "park", "count": 10})
+        receiver.ask({"do": "park", "count": 10, "prefix": "first"})
         receiver.answer()
         receiver.ask({"do": "cancel"})
         receiver.answer()
         empty = both({"do": "resident"}, "resident")
         begun = time.perf_counter()
-        receiver.ask({"do": "park", "count": count})
+        receiver.ask({"do": "park", "count": count, "prefix": "k"})
         receiver.answer()
         parking = time.perf_counter() - begun
         both({"do": "idle", "seconds": 1.0}, "cpu")  # let the last words settle

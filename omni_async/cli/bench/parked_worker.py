@@ -1,4 +1,4 @@
-"""One of the two processes of ``bench parked``: the sender, or the receiver with its waiting gets.
+"""One of the two processes of ``bench parked`` and of waiting at a store: the sender, or the receiver whose gets wait.
 
 In: steps asked for on the control line. Out: memory, CPU time and moments.
 Never: lets a waiting get ask again by itself; that is the transport's affair.
@@ -14,9 +14,8 @@ import time
 from time import perf_counter_ns as now
 from typing import Any
 
-import omni_async
-
 from .line import Line
+from .sides.ours import opened
 
 WAIT = 600.0
 """Seconds of each get's time limit: long, but there, as a server would have it."""
@@ -38,8 +37,9 @@ class Parked:
         self._tasks: list[asyncio.Task[None]] = []
         self.usable: dict[str, int] = {}
 
-    async def park(self, count: int) -> None:
-        self._tasks = [asyncio.create_task(self._get(f"k{index}")) for index in range(count)]
+    async def park(self, count: int, prefix: str) -> None:
+        keys = [f"{prefix}{index}" for index in range(count)]
+        self._tasks = [asyncio.create_task(self._get(key)) for key in keys]
         while self._receiver.health().parked < count:  # noqa: ASYNC110 - a gauge tells nobody
             await asyncio.sleep(0.01)
 
@@ -63,18 +63,38 @@ async def work(line: Line, friends: list[socket.socket], job: dict[str, Any]) ->
     """Serve steps until the line closes."""
     friend = friends[0]
     friend.setblocking(False)
-    producer = job["role"] == "producer"
-    async with omni_async.open_transport(
-        "shm",
-        role="sender" if producer else "receiver",
-        stage="0" if producer else "1",
-        namespace=job["namespace"],
-    ) as transport:
+    async with opened(job) as transport:
         parked = Parked(transport, friend)
         await line.send_async({"ready": True})
         while True:
             step = await line.receive_async()
             await line.send_async(await serve(transport, parked, friend, step))
+
+
+def cpu() -> float:
+    """Seconds of CPU that this process has used, and the processes that it keeps."""
+    ticks = 0
+    for thread in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{thread}/children") as file:
+            for child in file.read().split():
+                with open(f"/proc/{child}/stat") as stat:
+                    fields = stat.read().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Meter:
+    """What was used since the last look."""
+
+    def __init__(self) -> None:
+        self._last = cpu(), time.monotonic()
+
+    def look(self) -> dict[str, float]:
+        before, self._last = self._last, (cpu(), time.monotonic())
+        return {"cpu": self._last[0] - before[0], "seconds": self._last[1] - before[1]}
+
+
+METER = Meter()
 
 
 async def serve(
@@ -84,12 +104,14 @@ async def serve(
         case "resident":
             return {"resident": resident()}
         case "park":
-            await parked.park(step["count"])
+            await parked.park(step["count"], step["prefix"])
             return {"parked": transport.health().parked}
         case "idle":
-            cpu = time.process_time()
+            METER.look()
             await asyncio.sleep(step["seconds"])
-            return {"cpu": time.process_time() - cpu}
+            return METER.look()
+        case "count":
+            return METER.look()
         case "put":
             start = now()
             await transport.put(

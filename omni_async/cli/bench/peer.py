@@ -23,14 +23,17 @@ from typing import Any, NamedTuple
 
 from ...model import Role
 from ..on_this_host import LOOPBACK
+from . import peer_vendors
 from .peer_request import ConstantList, Request, RequestStatus, quiet
+from .peer_vendors import MOONCAKE, MOONCAKE_STORE, SHM, YUANRONG
 
 VERSION = "0.30.0"
-SHM = "SharedMemoryConnector"
-MOONCAKE = "MooncakeTransferEngineConnector"
+_CONNECTORS = "vllm_omni.distributed.omni_connectors.connectors"
 CONNECTORS = {
-    SHM: "vllm_omni.distributed.omni_connectors.connectors.shm_connector",
-    MOONCAKE: "vllm_omni.distributed.omni_connectors.connectors.mooncake_transfer_engine_connector",
+    SHM: f"{_CONNECTORS}.shm_connector",
+    MOONCAKE: f"{_CONNECTORS}.mooncake_transfer_engine_connector",
+    MOONCAKE_STORE: f"{_CONNECTORS}.mooncake_store_connector",
+    YUANRONG: f"{_CONNECTORS}.yuanrong_connector",
 }
 """Class and module; the class is called as in a deploy YAML."""
 ADAPTER = "vllm_omni.distributed.omni_connectors.transfer_adapter.chunk_transfer_adapter"
@@ -95,8 +98,8 @@ class Peer(NamedTuple):
         return f"OmniChunkTransferAdapter over {connector} of {self._told(connector, stand_ins)}"
 
     def _told(self, connector: str, stand_ins: set[str]) -> str:
-        if connector == MOONCAKE:
-            stand_ins = stand_ins | {"Tensor.pin_memory where there is no CUDA"}
+        if connector in peer_vendors.NAMED:
+            stand_ins = stand_ins | {peer_vendors.NAMED[connector]}
         names = ", ".join(
             sorted(stand_ins - {"vllm", "vllm.distributed", "vllm.v1", "vllm.v1.metrics"})
         )
@@ -137,10 +140,11 @@ def connector(peer: Peer, name: str = SHM) -> Any:
     Raises:
         PeerUnavailable: a module of it differs from the published wheel or cannot be imported.
     """
-    _pins_where_it_can(name)
+    peer_vendors.before(name)
     # the connector imports the second at its first put; loaded here so that its hash is checked too
-    serialization = "vllm_omni.distributed.omni_connectors.utils.serialization"
-    return getattr(_load(peer, CONNECTORS[name], serialization), name)
+    module = _load(peer, CONNECTORS[name], SERIALIZATION)
+    peer_vendors.after(name, module)
+    return getattr(module, name)
 
 
 def serializer(peer: Peer) -> Any:
@@ -153,7 +157,10 @@ def serializer(peer: Peer) -> Any:
 
 
 def extra_of(name: str, role: Role, port: int, pool: int) -> dict[str, Any]:
-    """The settings of one end of such a connector, on this host and without hardware of its own."""
+    """The settings of one end of such a connector, on this host and without hardware of its own.
+
+    Those of stores are their server's to tell.
+    """
     if name == SHM:
         return {}
     return {
@@ -177,24 +184,12 @@ def chunk_adapter(peer: Peer, over: str = SHM, stage: int = 0) -> Any:
     """
     for name, contents in ADAPTER_STAND_INS.items():
         _stand_in(name, contents)
-    _pins_where_it_can(over)
-    serialization = "vllm_omni.distributed.omni_connectors.utils.serialization"
+    peer_vendors.before(over)
     module = CONNECTORS[over]
-    adapter = _load(peer, ADAPTER, module, serialization).OmniChunkTransferAdapter
+    adapter = _load(peer, ADAPTER, module, SERIALIZATION).OmniChunkTransferAdapter
     if over == MOONCAKE:  # the adapter asks its connector for it, and this one does not say
         getattr(sys.modules[module], over).stage_id = stage
     return adapter
-
-
-def _pins_where_it_can(name: str) -> None:
-    """PyTorch without CUDA pins nothing; the pool is then ordinary memory, as ours is."""
-    if name == MOONCAKE:
-        import torch
-
-        try:
-            torch.empty(1).pin_memory()
-        except RuntimeError:
-            torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[method-assign]
 
 
 def _load(peer: Peer, wanted: str, *besides: str) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ..free_ports import FreePorts
 from . import peer as peer_wheel
 from .figures import machine
+from .peer_vendors import SHM
 from .stream_figures import WANTED, Wanted, goals, row
 from .workers import Worker, Workers
 
@@ -78,7 +79,7 @@ def run(
     scale: float = 1.0,
     peer: str | None = None,
     loops: Sequence[str] = ("asyncio", "uvloop"),
-    connector: str = peer_wheel.SHM,
+    connector: str = SHM,
     wanted: Sequence[Wanted] = WANTED,
 ) -> dict[str, Any]:
     """Measure; see :func:`.stream_figures.report` for what the result says to people.

@@ -13,6 +13,7 @@ from typing import Any
 
 import omni_async
 
+from ...model import Role
 from .line import Line
 from .payload import hidden_states, value
 
@@ -26,19 +27,23 @@ async def work(line: Line, friends: list[socket.socket], job: dict[str, Any]) ->
 
     torch.set_num_threads(1)
     own, other = ("0", "1") if job["role"] == "producer" else ("1", "0")
-    spec = {"name": "SharedMemoryConnector", "extra": {"memory_pool_size": job["pool"]}}
+
+    def spec(role: Role) -> dict[str, Any]:
+        return {"name": job["connector"], "extra": job["extra"][role]}
+
     source = hidden_states(job["nbytes"])
     async with (
         omni_async.open_transport(
-            spec, role="sender", stage=own, namespace=job["namespace"]
+            spec("sender"), role="sender", stage=own, namespace=job["namespace"]
         ) as sender,
         omni_async.open_transport(
-            spec, role="receiver", stage=own, namespace=job["namespace"]
+            spec("receiver"), role="receiver", stage=own, namespace=job["namespace"]
         ) as receiver,
     ):
         await line.send_async({"ready": True})
         while True:
             phase = await line.receive_async()
+            waiting = await wait(receiver, other, own, phase["traffic"] * job["waiting"])
             ticking = asyncio.create_task(tick(phase["seconds"]))
             sent = received = 0
             if phase["traffic"]:
@@ -46,7 +51,23 @@ async def work(line: Line, friends: list[socket.socket], job: dict[str, Any]) ->
                     send(sender, own, other, phase, source), receive(receiver, other, own, phase)
                 )
             gaps = await ticking
+            await leave(waiting)
             await line.send_async({"gaps": gaps, "sent": sent, "received": received})
+
+
+async def wait(receiver: Any, other: str, own: str, count: int) -> list[asyncio.Task[Any]]:
+    """Gets for what nobody puts, once they wait."""
+    gets = (receiver.get(other, own, f"never-{index}", timeout=600) for index in range(count))
+    tasks = [asyncio.create_task(get) for get in gets]
+    while receiver.health().parked < count:  # noqa: ASYNC110 - a gauge tells nobody
+        await asyncio.sleep(0.01)
+    return tasks
+
+
+async def leave(waiting: list[asyncio.Task[Any]]) -> None:
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def tick(seconds: float) -> list[int]:

@@ -5,7 +5,8 @@ Never: polls, holds a delivery across iterations.
 
 Modes: ``copy`` puts a dictionary with a tensor that lies in ordinary memory, ``tensor`` that tensor alone;
 ``place`` builds the whole value in ``allocate()``d memory; ``empty`` builds the dictionary's tensor by
-``empty()``. Building is not timed.
+``empty()``. Building is not timed. In these a get waits already when the put begins. In ``told`` it begins when the
+producer has said that its put has ended; in ``waits`` the put begins 5 ms after it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from ....model import Role
 from ...on_this_host import extra_here
 from ..line import Line
 from ..payload import WIDTH, check, hidden_states, stamp, touch, value
+
+HEAD_START = 0.005
+"""Seconds by which a get begins before its put."""
 
 
 async def work(line: Line, friends: list[socket.socket], job: dict[str, Any]) -> None:
@@ -43,8 +47,11 @@ async def work(line: Line, friends: list[socket.socket], job: dict[str, Any]) ->
 def opened(job: dict[str, Any]) -> Any:
     """This end of the edge, to be entered."""
     role: Role = "sender" if job["role"] == "producer" else "receiver"
+    extra = job["extra"][role] if "extra" in job else None
+    if extra is None:
+        extra = extra_here(job["connector"], role, job["port"])
     return omni_async.open_transport(
-        {"name": job["connector"], "extra": extra_here(job["connector"], role, job["port"])},
+        {"name": job["connector"], "extra": extra},
         role=role,
         stage="0" if role == "sender" else "1",
         namespace=job["namespace"],
@@ -58,9 +65,14 @@ async def produce(transport: Any, friend: socket.socket, batch: dict[str, Any]) 
     for index in range(batch["warmup"] + batch["count"]):
         stamp(source, index)
         payload = await build(transport, source, batch["mode"])
+        if batch["mode"] == "waits":
+            await loop.sock_recv(friend, 1)
+            await asyncio.sleep(HEAD_START)
         start = now()
         await transport.put("0", "1", f"{batch['name']}-{index}", payload)
         end = now()
+        if batch["mode"] == "told":
+            await loop.sock_sendall(friend, b"t")
         del payload
         begun.append(start)
         put.append(end - start)
@@ -88,6 +100,10 @@ async def consume(transport: Any, friend: socket.socket, batch: dict[str, Any]) 
     total = batch["warmup"] + batch["count"]
     usable, touched = [], []
     for index in range(total):
+        if batch["mode"] == "told":
+            await loop.sock_recv(friend, 1)
+        elif batch["mode"] == "waits":
+            await loop.sock_sendall(friend, b"w")
         delivery = await transport.get("0", "1", f"{batch['name']}-{index}", timeout=120)
         received = delivery.value
         end = now()
