@@ -71,8 +71,8 @@ class Backlog:
         self._ending: dict[str, asyncio.Future[None]] = {}
         """Names that are being deleted: nothing is put there meanwhile."""
         self._due: dict[str, None] = {}
-        self._expiring: asyncio.Task[None] | None = None
-        self._sweeping: asyncio.Task[None] | None = None
+        self._expiring: asyncio.Future[None] | None = None
+        self._sweeping: asyncio.Future[None] | None = None
         self._markers = 0
 
     def __len__(self) -> int:

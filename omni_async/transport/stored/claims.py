@@ -28,7 +28,7 @@ class Claims:
         self._behind: dict[str, asyncio.Future[None]] = {}
         """Names that are still to be deleted, or are just being."""
         self._queue: list[str] = []
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Future[None] | None = None
 
     async def settled(self, operation: Operation, name: str) -> None:
         """Wait until what was handed over under that name is deleted. Cancellation: safe."""

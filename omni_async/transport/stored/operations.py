@@ -7,7 +7,7 @@ Never: cancels a call to the store; frees memory that one is using.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from ..._aio.deadline import Deadlines
@@ -73,7 +73,7 @@ class Operation:
 
     async def call(
         self,
-        work: Coroutine[Any, Any, T],
+        work: Awaitable[T],
         leases: Iterable[Lease] = (),
         *,
         least: float = 0.0,
@@ -92,20 +92,20 @@ class Operation:
         slots = list(leases)
         for lease in slots:
             lease.pin()
-        task = self._operations.spawn(work)
+        future = self._operations.spawn(work)
         given_up = False
 
-        def ended(task: asyncio.Task[T]) -> None:
+        def ended(future: asyncio.Future[T]) -> None:
             for lease in slots:
                 lease.unpin()
-            if given_up and late is not None and not task.cancelled() and not task.exception():
+            if given_up and late is not None and not future.cancelled() and not future.exception():
                 late()
 
-        task.add_done_callback(ended)
+        future.add_done_callback(ended)
         try:
-            return await self.answer(task, least)
+            return await self.answer(future, least)
         except BaseException:
-            if not task.done():
+            if not future.done():
                 given_up = True
                 for lease in slots:
                     lease.quarantine()
@@ -128,7 +128,7 @@ class Operations:
         self.loop = loop
         self.deadlines = Deadlines(loop)
         self._by_owner: dict[str, dict[Operation, None]] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
         self._count = 0
 
     def __len__(self) -> int:
@@ -150,14 +150,14 @@ class Operations:
             del self._by_owner[operation.owner]
         self._count -= 1
 
-    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task that is known until it has ended."""
-        task = self.loop.create_task(work)
+    def spawn(self, work: Awaitable[T]) -> asyncio.Future[T]:
+        """Work that is known until it has ended."""
+        task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
 
-    def _done(self, task: asyncio.Task[Any]) -> None:
+    def _done(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # who waits sees it; nobody may
