@@ -229,6 +229,9 @@ class Health(msgspec.Struct, kw_only=True, frozen=True):
     bytes_transferred: int = 0
     errors: int = 0
     timeouts: int = 0
+    misses: int = 0
+    transport_faults: int = 0
+    decode_faults: int = 0
     in_flight: int = 0
     parked: int = 0
     pool_used: int = 0

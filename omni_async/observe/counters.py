@@ -22,6 +22,12 @@ class Counters(msgspec.Struct):
     """Operations that ended in an error other than their time limit; cancellations do not count."""
     timeouts: int = 0
     """Operations that ended by their time limit."""
+    misses: int = 0
+    """Gets that were told that there is nothing, or that it has expired: an answer, no error."""
+    transport_faults: int = 0
+    """Of the errors, those of an engine, a store or a lost peer."""
+    decode_faults: int = 0
+    """Of the errors, payloads that could not be decoded here."""
 
     def as_dict(self) -> dict[str, Any]:
         """The totals by name, ready to be passed to ``Health``."""

@@ -37,6 +37,9 @@ COUNTERS = {
     "bytes_transferred": "Payload bytes put or got.",
     "errors": "Operations that ended in an error other than their time limit.",
     "timeouts": "Operations that ended by their time limit.",
+    "misses": "Gets that were told that there is nothing.",
+    "transport_faults": "Errors of an engine, a store or a lost peer.",
+    "decode_faults": "Payloads that could not be decoded.",
 }
 GAUGES = {
     "in_flight": "Operations that are moving bytes now.",

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .._aio.breath import Breath
 from .._aio.finish import finish_all
 from .._aio.loop import LoopBound
-from ..errors import ClosedError, KeyNotFound, OmniAsyncError, TransferTimeout, UsageError
+from ..errors import (
+    ClosedError,
+    DecodeError,
+    EngineFault,
+    KeyNotFound,
+    OmniAsyncError,
+    PeerLost,
+    TransferTimeout,
+    UsageError,
+)
 from ..model import (
     Capabilities,
     EdgeName,
@@ -425,10 +434,15 @@ class Transport(abc.ABC):
         return edge
 
     def _count(self, error: OmniAsyncError) -> None:
+        counters = self.counters
         if isinstance(error, TransferTimeout):
-            self.counters.timeouts += 1
-        elif not isinstance(error, KeyNotFound):  # a miss is an answer
-            self.counters.errors += 1
+            counters.timeouts += 1
+        elif isinstance(error, KeyNotFound):  # an answer
+            counters.misses += 1
+        else:
+            counters.errors += 1
+            counters.transport_faults += isinstance(error, (EngineFault, PeerLost))
+            counters.decode_faults += isinstance(error, DecodeError)
 
 
 async def _told(operation: str, where: TransferKey, moving: Coroutine[Any, Any, Moved]) -> Moved:

@@ -28,6 +28,7 @@ from ..rendezvous.payload import Payload
 from ..rendezvous.sender import Sender
 from .foreign.edges import encoder_of, serves_strangers, speaks_vllm_omni
 from .foreign.receivers import ForeignReceivers
+from .idle import IdleTrim
 from .placing import fill_on, place
 from .receivers import Receivers
 from .wiring import Wiring
@@ -42,13 +43,6 @@ CROWDED = 1 << 20
 """Bytes on their way to one receiver beyond which its streams wait."""
 RELIEVED = 64
 """Streams that go on at once when they are: all of them would only find it crowded again."""
-IDLE_SECONDS = 10.0
-"""Without a put for this long, memory that nobody leases goes back to the system."""
-IDLE_KEEP = 64 << 20
-"""Bytes that stay warm even then."""
-IDLE_PIECE = 4 << 20
-"""Bytes given back in one turn of the loop: below a millisecond."""
-IDLE_PAUSE = 0.01
 
 
 class Sending:
@@ -64,13 +58,12 @@ class Sending:
         self._abroad = speaks_vllm_omni(wiring.options)
         self._encode = encoder_of(wiring.options)
         self._expiry: asyncio.TimerHandle | None = None
-        self._idle: asyncio.TimerHandle | None = None
+        self._idle = IdleTrim(wiring.loop, wiring.pool)
         self._drained: list[asyncio.Future[None]] = []
         self._unsettled: list[asyncio.Future[None]] = []
         """Puts that wait for word of a claim."""
         self._crowded: dict[int, OrderedDict[Outlet, None]] = {}
         """Streams that wait until less is on its way to their receiver."""
-        self._puts = 0
         self._closed = False
         self._reason = ""
 
@@ -124,11 +117,9 @@ class Sending:
             payload.drop()
             raise
         self.pump()
-        self._puts += 1
         if self._expiry is None:
             self._set_expiry()
-        if self._idle is None:
-            self._idle = wiring.loop.call_later(IDLE_SECONDS, self._trim, self._puts)
+        self._idle.used()
         if payload.filling is not None:
             await self._fill(where, payload)
         return Receipt(
@@ -320,17 +311,6 @@ class Sending:
         self.pump()
         self._set_expiry()
 
-    def _trim(self, puts: int) -> None:
-        """Give pages back to the system piece by piece, once nothing was put for a while."""
-        wiring = self._wiring
-        loop, now = wiring.loop, self._puts
-        if now != puts:
-            self._idle = loop.call_later(IDLE_SECONDS, self._trim, now)
-        elif wiring.pool.trim(IDLE_KEEP, at_most=IDLE_PIECE):
-            self._idle = loop.call_later(IDLE_PAUSE, self._trim, now)
-        else:
-            self._idle = None
-
     async def drain(self, deadline: float | None) -> int:
         """Wait until nothing is on offer; returns how much still is."""
         loop = self._wiring.loop
@@ -370,9 +350,9 @@ class Sending:
         if self._closed:
             return 0
         self._closed = True
-        for timer in (self._expiry, self._idle):
-            if timer is not None:
-                timer.cancel()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._idle.close()
         self._reason = reason
         self._foreign.close()
         self._receivers.poll()

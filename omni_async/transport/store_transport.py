@@ -14,13 +14,14 @@ from typing import Any
 from .._aio.executor import OwnedExecutor
 from ..abc import Block, Options, Store, StoreBackend, StoreOptions
 from ..codec import register_buffer
-from ..errors import ClosedError, DecodeError, EngineFault, KeyNotFound, OmniAsyncError, UsageError
+from ..errors import ClosedError, UsageError
 from ..model import Endpoint, Health, Receipt, Region, Role, TransferKey
 from ..observe.log import get_logger
 from ..pool import DropQueue, ManagedBuffer, Pool, checked_limit
 from .arguments import stage_name
 from .base import Transport
 from .delivery import Delivery
+from .idle import IdleTrim
 from .limits import DEFAULT, Timeout, put_limit
 from .pooled import buffer_of
 from .stored.fetching import Fetching
@@ -40,6 +41,10 @@ SETTLE_SECONDS = 2.0
 """How long closing waits for calls to the store."""
 
 
+_senders: set[tuple[str, str, Endpoint]] = set()
+"""Who is a sender in this process. Those of others nobody knows."""
+
+
 class StoreTransport(Transport):
     """codec → pool → store, and back by return value."""
 
@@ -53,11 +58,19 @@ class StoreTransport(Transport):
         linger: float,
     ) -> None:
         super().__init__(endpoint, role, backend.capabilities(options), linger)
+        self._place = (backend.name, store.address, endpoint)
+        if role == "sender":
+            if self._place in _senders:
+                raise UsageError(
+                    f"this process has a sender {endpoint} at {store.address} already; close it first, or "
+                    "use another stage, rank, replica or namespace"
+                )
+            _senders.add(self._place)
         self._wiring = wiring = self._wire(backend, store, options)
         self._keeping = Keeping(wiring) if role == "sender" else None
         self._fetching = Fetching(wiring) if role == "receiver" else None
         self._streams = KeyedStreams(self)
-        self._misses = self._faults = self._undecodable = 0
+        self._idle = IdleTrim(wiring.loop, wiring.pool)
 
     def _wire(self, backend: StoreBackend, store: Store, options: StoreOptions) -> StoreWiring:
         loop = asyncio.get_running_loop()
@@ -92,6 +105,7 @@ class StoreTransport(Transport):
         self, where: TransferKey, value: Any, owner: str, consumers: int, limit: float | None
     ) -> Coroutine[Any, Any, Receipt]:
         assert self._keeping is not None
+        self._idle.used()
         return self._keeping.put(where, value, owner, consumers, limit)
 
     def _get(
@@ -105,6 +119,7 @@ class StoreTransport(Transport):
         device: Any,
     ) -> Coroutine[Any, Any, Delivery]:
         assert self._fetching is not None
+        self._idle.used()
         return self._fetching.get(where, timeout, limit, raw, copy, device)
 
     def writer(self, where: TransferKey, window: int) -> ChunkWriter:
@@ -166,9 +181,11 @@ class StoreTransport(Transport):
         parked = len(self._fetching.lookups) if self._fetching is not None else 0
         half = self._keeping or self._fetching
         assert half is not None
+        told: dict[str, Any] = {"protocol": None, **wiring.store.health()}
         return Health(
             status="closed" if self.closed else "healthy",
             backend=wiring.backend,
+            host=told.pop("host", None),
             # The store has a pool of its own; what the seed documents call so it does not tell.
             pool_device="cpu",
             pool_size=wiring.pool.limit,
@@ -177,25 +194,16 @@ class StoreTransport(Transport):
             bytes_transferred=counters.bytes_transferred,
             errors=counters.errors,
             timeouts=counters.timeouts,
+            misses=counters.misses,
+            transport_faults=counters.transport_faults,
+            decode_faults=counters.decode_faults,
             in_flight=half.moving,
             parked=parked,
             pool_used=wiring.pool.used,
             quarantined=wiring.pool.quarantined,
             streams=self.meters.snapshot(self._streams.flowing()),
-            extra={
-                "protocol": None,
-                "misses": self._misses,
-                "transport_faults": self._faults,
-                "decode_faults": self._undecodable,
-                **wiring.store.health(),
-            },
+            extra=told,
         )
-
-    def _count(self, error: OmniAsyncError) -> None:
-        super()._count(error)
-        self._misses += isinstance(error, KeyNotFound)
-        self._faults += isinstance(error, EngineFault)
-        self._undecodable += isinstance(error, DecodeError)
 
     # --- closing ----------------------------------------------------------------------------------
 
@@ -253,6 +261,8 @@ class StoreTransport(Transport):
 
     def _release_parts(self) -> None:
         wiring = self._wiring
+        _senders.discard(self._place)
+        self._idle.close()
         wiring.drops.close()
         stuck = wiring.pool.close()
         wiring.executor.close()

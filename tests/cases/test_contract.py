@@ -241,13 +241,13 @@ async def test_large_raw_copies_are_not_made_on_the_event_loop(
     backend: str, namespace: str, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: set[int] = set()
-    copied = taking._raw
+    copied = taking.raw_bytes
 
     def watched(*arguments: Any) -> omni_async.ManagedBuffer:
         threads.add(threading.get_ident())
         return copied(*arguments)
 
-    monkeypatch.setattr(taking, "_raw", watched)
+    monkeypatch.setattr(taking, "raw_bytes", watched)
     async with open_pair(backend, namespace) as (tx, rx):
         receipt = await tx.put("0", "1", "k", value)
         delivery = await rx.get("0", "1", "k", raw=True, copy=True, timeout=5)

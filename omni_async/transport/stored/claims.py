@@ -7,10 +7,15 @@ Never: lets a get of the same name find what was just handed over; deletes what 
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 
-from ...abc import Gone
-from ...errors import EngineFault
+from ...abc import Gone, Piece
+from ...codec.frames import array_frame
+from ...errors import EngineFault, TransferError
 from ...observe.log import get_logger
+from .landing import Landed
+from .laying import lay_plain
 from .opening import Opened
 from .operations import Operation
 from .wiring import StoreWiring
@@ -18,6 +23,7 @@ from .wiring import StoreWiring
 _log = get_logger("omni_async.transport")
 
 TOGETHER = 100
+_PATIENCE = 10.0
 
 
 class Claims:
@@ -35,24 +41,62 @@ class Claims:
         while name in self._behind:
             await operation.answer(self._behind[name])
 
-    async def take(self, operation: Operation, name: str, done: Opened) -> bool:
+    async def take(self, operation: Operation, landed: Landed, done: Opened) -> bool:
         """It is handed over; ``False``: somebody else has it.
 
-        Cancellation: safe; it is deleted then, or not.
+        Cancellation: safe; what was deleted for a caller that has left is put back.
         """
         if done.consumers > 1:
             return True  # kept until cleanup or its time limit
-        store = self._wiring.store
+        store, name = self._wiring.store, landed.name
         if store.guards:
             self.discard(name)
             return True
+        landed.keep()
+        back = False
+
+        def put_back() -> None:
+            nonlocal back
+            back = True
+            self._wiring.operations.spawn(self._put_back(landed, done))
+
         try:
-            [end] = await operation.call(store.delete([name], own=True))
+            [end] = await operation.call(store.delete([name], own=True), late=put_back)
         except EngineFault as error:
             # It may be gone. A value that was read is not given up for that.
             _log.warning("may be delivered again", name=name, error=str(error))
             return True
+        finally:
+            if not back:
+                landed.drop()
         return end is not Gone.ABSENT
+
+    async def _put_back(self, landed: Landed, done: Opened) -> None:
+        wiring, name = self._wiring, landed.name
+        try:
+            if done.moves is not None:
+                done.moves.undo()
+            ttl = done.expires - time.time() if done.expires else math.inf
+            [there] = await wiring.store.contains([name])
+            if there or ttl <= 0:
+                return  # put again since, or out of time
+            if landed.lease is not None:
+                pieces = [Piece(landed.lease.address, landed.nbytes)]
+                await wiring.store.put(name, pieces, ttl=ttl, timeout=_PATIENCE)
+            else:
+                laid = await lay_plain(wiring, array_frame(landed.array), name, None)
+                try:
+                    await wiring.store.put(name, laid.pieces, ttl=ttl, timeout=_PATIENCE)
+                finally:
+                    laid.drop()
+        except TransferError as error:
+            _log.warning(
+                "lost: its get was cancelled, and it could not be put back",
+                name=name,
+                error=str(error),
+            )
+        finally:
+            landed.drop()
 
     def discard(self, name: str) -> None:
         """Delete it soon."""

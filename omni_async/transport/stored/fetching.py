@@ -6,6 +6,7 @@ Never: deletes what it has not handed over, or what it may not have read; asks f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...errors import (
@@ -47,7 +48,8 @@ class Fetching:
         self.moving = 0
 
     async def _contains(self, names: Any) -> list[bool]:
-        return await self._wiring.store.contains(names)
+        wiring = self._wiring
+        return await wiring.operations.spawn(wiring.store.contains(names))
 
     async def get(
         self,
@@ -72,7 +74,7 @@ class Fetching:
                 landed = await self._found(operation, name, where, timeout, phase)
                 try:
                     done = await self._open(landed, where, text, raw, copy, device)
-                    if await self._claims.take(operation, name, done):
+                    if await self._claims.take(operation, landed, done):
                         return Delivery(done.value, done.nbytes, where.key, done.hold)
                 finally:
                     landed.drop()
@@ -111,7 +113,7 @@ class Fetching:
         while True:
             if waits:
                 await self._wait(operation, name)
-            landed = await self._fetch(operation, name, where, phase, once)
+            landed = await self._fetch(operation, name, where, phase, timeout)
             if landed is not None:
                 if timeout is DEFAULT:
                     phase.limit = move_limit(landed.nbytes)
@@ -129,14 +131,14 @@ class Fetching:
             there.cancel()
 
     async def _fetch(
-        self, operation: Operation, name: str, where: TransferKey, phase: _Phase, once: bool
+        self, operation: Operation, name: str, where: TransferKey, phase: _Phase, timeout: Timeout
     ) -> Landed | None:
+        once = timeout is not DEFAULT and timeout == 0
+        least = move_limit if timeout is DEFAULT else _at_least(ASK_SECONDS if once else 0.0)
         self._trying += 1
         phase.text = "asking for the payload"
         try:
-            return await self._landing.fetch(
-                operation, name, where.edge, ASK_SECONDS if once else 0.0
-            )
+            return await self._landing.fetch(operation, name, where.edge, least)
         except ServerUnreachable as error:
             if once:
                 raise
@@ -212,6 +214,10 @@ class Fetching:
             await self._claims.flush()
         except EngineFault:
             return  # the store has gone, and so have they
+
+
+def _at_least(seconds: float) -> Callable[[int], float]:
+    return lambda nbytes: seconds
 
 
 class _Phase:

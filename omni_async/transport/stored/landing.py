@@ -7,6 +7,7 @@ Never: gives a slot back before the store has ended with it.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,11 @@ class Landed(NamedTuple):
     """Its bytes."""
     lease: Lease | None
 
+    def keep(self) -> None:
+        """One more holder, who drops it, too."""
+        if self.lease is not None:
+            self.lease.hold()
+
     def drop(self) -> None:
         """What nobody has a view of is free."""
         if self.lease is not None:
@@ -46,13 +52,13 @@ class Landing:
         """How large the last object of an edge was, where it was not small."""
 
     async def fetch(
-        self, operation: Operation, name: str, edge: EdgeName, least: float
+        self, operation: Operation, name: str, edge: EdgeName, least: Callable[[int], float]
     ) -> Landed | None:
         """The object of that name, if there is one.
 
         Args:
             edge: objects of an edge are of like sizes, more often than not.
-            least: as for :meth:`Operation.call`.
+            least: seconds that so many bytes may take in any case.
 
         Raises:
             EngineFault: the store failed.
@@ -61,18 +67,16 @@ class Landing:
         Cancellation: safe.
         """
         wiring = self._wiring
-        room = self._usual.get(edge, SMALL)
-        if room > wiring.pool.limit:
-            room = SMALL
+        room = min(self._usual.get(edge, SMALL), wiring.pool.limit)
         while True:
             lease = await wiring.pool.lease(
                 room, deadline=operation.deadline, owner=operation.owner, findable=False
             )
             try:
-                work = wiring.store.get(
-                    name, lease.address, room, timeout=max(least, wiring.left(operation.deadline))
-                )
-                nbytes = await operation.call(work, [lease], least=least)
+                patience = least(room)
+                timeout = max(patience, wiring.left(operation.deadline))
+                work = wiring.store.get(name, lease.address, room, timeout=timeout)
+                nbytes = await operation.call(work, [lease], least=patience)
                 if nbytes is None:
                     return None
                 if nbytes <= SMALL:

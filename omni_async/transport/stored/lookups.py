@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 
 from ..._aio.kernel_timer import KernelTimer
-from ...errors import EngineFault
+from ...errors import ClosedError, EngineFault
 from ...observe.log import get_logger
 
 _log = get_logger("omni_async.transport")
@@ -102,6 +102,8 @@ class LookUps:
                     self.trouble = error
                     pause = min(2 * pause, TROUBLED)
                 await self._pause(pause)
+        except ClosedError:  # the store was closed under the question
+            return
         finally:
             self._task = self._tick = None
             if self._timer is not None:

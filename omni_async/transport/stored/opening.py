@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..._aio.copying import INLINE_COPY
 from ...codec import decode
 from ...errors import DecodeError
-from ...interop.vllm_omni.reading import read
+from ...interop.vllm_omni.reading import Moves, read
 from ...pool import ManagedBuffer
 from ..room import Array, Room
 from ..taking import raw_bytes
@@ -27,6 +27,10 @@ class Opened(NamedTuple):
     hold: Any
     """What the delivery itself keeps."""
     consumers: int
+    expires: float = 0.0
+    """As :class:`Head` tells it."""
+    moves: Moves | None = None
+    """What reading has moved inside the object."""
 
 
 async def opened(
@@ -66,7 +70,8 @@ async def opened(
         hold = None
     else:
         value = decode(header, buffers, copy=copying)
-    return Opened(value, head.nbytes, hold if landed.lease is not None else None, head.consumers)
+    kept = hold if landed.lease is not None else None
+    return Opened(value, head.nbytes, kept, head.consumers, head.expires)
 
 
 def _decode(header: memoryview, buffers: list[Array], copying: bool, device: Any) -> Any:
@@ -83,7 +88,7 @@ async def opened_foreign(
 
     Cancellation: ends when work under way has ended.
     """
-    array = landed.array
+    array, moves = landed.array, Moves()
     value: Any
     if raw:
         data = array
@@ -92,12 +97,12 @@ async def opened_foreign(
             data = block[start : start + len(array)]
         value = ManagedBuffer(data)
     elif landed.nbytes > INLINE_COPY and (copy or device is not None):
-        value = await wiring.executor.finish(_read, array, bool(copy), device)
+        value = await wiring.executor.finish(_read, array, bool(copy), device, moves)
     else:
-        value = _read(array, bool(copy), device)
+        value = _read(array, bool(copy), device, moves)
     keeps = landed.lease is not None and not copy
-    return Opened(value, landed.nbytes, array if keeps else None, 1)
+    return Opened(value, landed.nbytes, array if keeps else None, 1, moves=moves)
 
 
-def _read(array: Array, copy: bool, device: Any) -> Any:
-    return read(array, len(array), copy=copy, device=device)
+def _read(array: Array, copy: bool, device: Any, moves: Moves) -> Any:
+    return read(array, len(array), copy=copy, device=device, moves=moves)
