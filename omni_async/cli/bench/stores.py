@@ -18,6 +18,7 @@ from ...model import Role
 from ..on_this_host import check_here
 from ..servers import Server
 from ..servers.mooncake import MooncakeMaster
+from ..servers.yuanrong import YuanrongWorker
 from . import compare, ticker, waiting
 from .contest import MOONCAKE_STORE, Contest, Side
 from .payload import SIZES
@@ -25,6 +26,8 @@ from .payload import SIZES
 ONE_WAY, LOOP, WAITING = PARTS = ("one-way", "loop", "waiting")
 SEGMENT = 1 << 30
 """Bytes that a producer lends: more than any two payloads."""
+SHARED = 2 << 30
+"""Bytes that Yuanrong's worker keeps, in pieces that a large payload has to fit into."""
 THEIRS = 512 << 20
 """The peer's buffer, through which its largest payload has to fit."""
 WAITERS = 10_000
@@ -65,9 +68,7 @@ class Servers:
 def _server(contest: Contest) -> Server:
     if contest is MOONCAKE_STORE:
         return MooncakeMaster(segment=SEGMENT)
-    from ..servers.yuanrong import DatasystemWorker
-
-    return DatasystemWorker()
+    return YuanrongWorker(memory=SHARED)
 
 
 def run(
@@ -89,7 +90,11 @@ def run(
         WorkerFailed: a process ended, hung, or found wrong bytes.
     """
     asyncio.run(check_here(contest.connector))
-    found: dict[str, Any] = {"benchmark": contest.benchmark, "peer": None}
+    found: dict[str, Any] = {
+        "benchmark": contest.benchmark,
+        "connector": contest.connector,
+        "peer": None,
+    }
     if ONE_WAY in parts:
         with Servers(contest) as servers:
             found |= compare.run(
@@ -147,4 +152,8 @@ def report(result: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-first_line = compare.first_line
+def first_line(result: dict[str, Any]) -> str:
+    """Who is compared, where anybody is."""
+    if "rows" in result:
+        return compare.first_line(result)
+    return f"omni_async over {result['connector']}, servers of this run"
