@@ -76,7 +76,7 @@ def unseal(data: memoryview, text: str) -> tuple[Head, list[int]]:
         raise DecodeError(f"what is kept under {text!r} has a damaged head: {error}") from error
     if head.text != text:
         raise ProtocolError(f"what is kept under {text!r} was put as {head.text!r}")
-    if min(head.sizes, default=0) < 0 or head.consumers < 1:
+    if min(head.sizes, default=0) < 0 or head.consumers < 1 or not head.expires >= 0:
         raise DecodeError(f"what is kept under {text!r} has a head that makes no sense: {head}")
     offsets, total = packed(head.sizes)
     if start + total != len(data):
