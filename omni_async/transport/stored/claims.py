@@ -36,10 +36,14 @@ class Claims:
         self._queue: list[str] = []
         self._task: asyncio.Future[None] | None = None
 
-    async def settled(self, operation: Operation, name: str) -> None:
-        """Wait until what was handed over under that name is deleted. Cancellation: safe."""
+    async def settled(self, operation: Operation, name: str, least: float) -> None:
+        """Wait until what was handed over under that name is deleted. Cancellation: safe.
+
+        Args:
+            least: as for :meth:`Operation.answer`.
+        """
         while name in self._behind:
-            await operation.answer(self._behind[name])
+            await operation.answer(self._behind[name], least)
 
     async def take(self, operation: Operation, landed: Landed, done: Opened) -> bool:
         """It is handed over; ``False``: somebody else has it.

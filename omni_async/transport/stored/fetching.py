@@ -109,7 +109,7 @@ class Fetching:
         now = self._wiring.loop.time
         once = timeout is not DEFAULT and timeout == 0
         waits = not once and (self._trying >= AT_ONCE or len(self.lookups) > AT_ONCE)
-        await self._claims.settled(operation, name)
+        await self._claims.settled(operation, name, ASK_SECONDS if once else 0.0)
         while True:
             if waits:
                 await self._wait(operation, name)
