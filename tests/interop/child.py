@@ -166,3 +166,29 @@ class Connector:
 
 def connector(wheel: str, role: str, port: int, pool: int) -> Connector:
     return Connector(wheel, role, port, pool)
+
+
+class StoreConnector:
+    """Their connector to a store."""
+
+    def __init__(self, wheel: str, name: str, extra: dict[str, Any]) -> None:
+        from omni_async.cli.bench import peer
+
+        self._connector = peer.connector(peer.find(wheel), name)(extra)
+
+    def put(self, key: str, value: Any, edge: tuple[str, str] = ("0", "1")) -> Any:
+        """Whether it was put, and its size."""
+        done, nbytes, metadata = self._connector.put(*edge, key, value)
+        assert metadata is None
+        return done, nbytes
+
+    def get(self, key: str, edge: tuple[str, str] = ("0", "1")) -> Any:
+        """``None`` after a second, or the value and its size."""
+        return self._connector.get(*edge, key)
+
+    def health(self) -> Any:
+        return self._connector.health()
+
+
+def store_connector(wheel: str, name: str, extra: dict[str, Any]) -> StoreConnector:
+    return StoreConnector(wheel, name, extra)
