@@ -119,8 +119,8 @@ async def test_what_ours_has_put_stays_until_it_expires(both: Edge, namespace: s
         for _ in range(3):
             assert (await both.theirs.ask("get", key))[0] == {"n": 1}
         assert time.monotonic() - began < 2, "too slow to tell"
-        assert len(tx._keeping.backlog) == 1  # type: ignore[attr-defined]
-        while len(tx._keeping.backlog):  # type: ignore[attr-defined]
+        assert len(tx._keeping.backlog) == 1
+        while len(tx._keeping.backlog):
             assert time.monotonic() < began + 15
             await asyncio.sleep(0.05)
         assert time.monotonic() - began > 1.9
@@ -152,9 +152,9 @@ async def test_edges_and_keys_are_what_they_expect(both: Edge, namespace: str) -
             key = f"{namespace}{text}"
             value = {"n": number, "t": tensor(1024)}
             for edge in (("0", "1"), ("0", "12")):
-                await tx.put(*edge, key, value)
+                await tx.put(*edge, key, value, request_id=f"{number} to {edge[1]}")
                 assert equal((await both.theirs.ask("get", key, edge))[0], value)
-                assert await tx.cleanup(key) == 1
+                assert await tx.cleanup(f"{number} to {edge[1]}") == 1
             for edge in (("10", "1"), ("9", "1")):
                 assert (await both.theirs.ask("put", key, value, edge))[0]
                 with await rx.get(*edge, key, timeout=10) as delivery:
