@@ -351,6 +351,22 @@ class Transport(abc.ABC):
     def closed(self) -> bool:
         return self._closing is not None
 
+    def check_caller(self) -> None:
+        """Refuse another loop, thread or process.
+
+        Raises:
+            UsageError: says which.
+        """
+        self._bound.check()
+
+    def check_open(self) -> None:
+        """The same, and a closed transport.
+
+        Raises:
+            UsageError, ClosedError: says which.
+        """
+        self._check()
+
     async def __aenter__(self) -> Transport:
         return self
 

@@ -7,13 +7,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omni_async.model import Endpoint, TransferKey
-from omni_async.transport.stored.names import Receiving, plain, routed, sending
+from omni_async.transport.stored.names import Names, plain, suffix
 
 SEPARATORS = ("@", ":")
 # Few characters, among them all that mean something: random texts meet often.
 TEXT = st.text("ab01@:_~%\0é", min_size=1, max_size=6)
 ROUTE = st.tuples(TEXT, TEXT, TEXT, TEXT | st.just("default"), st.integers(0, 2), st.integers(0, 2))
 Route = tuple[str, str, str, str, int, int]
+
+
+def routed(where: TransferKey, separator: str, namespace: str, rank: int, replica: int) -> str:
+    return where.key + suffix(*where.edge, separator, namespace, rank, replica)
 
 
 def called(route: Route, separator: str) -> str:
@@ -49,8 +53,8 @@ def test_the_usual_name_is_the_documented_one(separator: str) -> None:
 def test_both_ends_of_one_rank_call_it_alike(route: Route, separator: str) -> None:
     key, sender, receiver, namespace, rank, replica = route
     where = TransferKey(sender, receiver, key)
-    puts = sending(Endpoint(namespace, sender, rank, replica), separator)
-    gets = Receiving(Endpoint(namespace, receiver, rank, replica), separator)
+    puts = Names(Endpoint(namespace, sender, rank, replica), "sender", separator)
+    gets = Names(Endpoint(namespace, receiver, rank, replica), "receiver", separator)
     assert puts(where) == gets(where) == called(route, separator)
 
 
@@ -58,7 +62,7 @@ def test_both_ends_of_one_rank_call_it_alike(route: Route, separator: str) -> No
 def test_a_receiver_asks_for_the_sender_it_was_told(route: Route, rank: int, replica: int) -> None:
     key, sender, receiver, namespace, own_rank, own_replica = route
     where = TransferKey(sender, receiver, key)
-    gets = Receiving(Endpoint(namespace, receiver, own_rank, own_replica), "@")
+    gets = Names(Endpoint(namespace, receiver, own_rank, own_replica), "receiver", "@")
     gets.expect(sender, rank, replica)
     assert gets(where) == routed(where, "@", namespace, rank, replica)
     other = TransferKey(sender + "x", receiver, key)

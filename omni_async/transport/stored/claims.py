@@ -23,6 +23,8 @@ from .wiring import StoreWiring
 _log = get_logger("omni_async.transport")
 
 TOGETHER = 100
+SOON = 0.001
+"""Seconds until what was handed over is deleted: together with what follows, and out of its way."""
 _PATIENCE = 10.0
 
 
@@ -35,6 +37,7 @@ class Claims:
         """Names that are still to be deleted, or are just being."""
         self._queue: list[str] = []
         self._task: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     async def settled(self, operation: Operation, name: str, least: float) -> None:
         """Wait until what was handed over under that name is deleted. Cancellation: safe.
@@ -43,6 +46,7 @@ class Claims:
             least: as for :meth:`Operation.answer`.
         """
         while name in self._behind:
+            self._hurry()
             await operation.answer(self._behind[name], least)
 
     async def take(self, operation: Operation, landed: Landed, done: Opened) -> bool:
@@ -107,8 +111,17 @@ class Claims:
         if name not in self._behind:
             self._behind[name] = self._wiring.loop.create_future()
             self._queue.append(name)
-            if self._task is None:
-                self._task = self._wiring.operations.spawn(self._run())
+            if self._task is None and self._timer is None:
+                self._timer = self._wiring.loop.call_later(SOON, self._begin)
+
+    def _hurry(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._begin()
+
+    def _begin(self) -> None:
+        self._timer = None
+        self._task = self._wiring.operations.spawn(self._run())
 
     async def _run(self) -> None:
         try:
@@ -126,5 +139,6 @@ class Claims:
 
     async def flush(self) -> None:
         """Wait until all is deleted. Cancellation: safe."""
+        self._hurry()
         if self._task is not None:
             await asyncio.shield(self._task)

@@ -25,7 +25,7 @@ from ..limits import ASK_SECONDS, DEFAULT, Timeout, move_limit
 from .claims import Claims
 from .landing import Landed, Landing
 from .lookups import LookUps
-from .names import Receiving, plain
+from .names import Names, plain
 from .opening import Opened, opened, opened_foreign
 from .operations import Late, Operation
 from .wiring import StoreWiring
@@ -40,7 +40,7 @@ class Fetching:
 
     def __init__(self, wiring: StoreWiring) -> None:
         self._wiring = wiring
-        self.names = Receiving(wiring.endpoint, wiring.store.separator)
+        self.names = Names(wiring.endpoint, "receiver", wiring.store.separator)
         self.lookups = LookUps(wiring.loop, self._contains)
         self._claims = Claims(wiring)
         self._landing = Landing(wiring)

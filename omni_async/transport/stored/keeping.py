@@ -26,7 +26,7 @@ from ..limits import ASK_SECONDS
 from .backlog import Backlog, Kept
 from .head import Head
 from .laying import Laid, lay, lay_plain
-from .names import plain, sending
+from .names import Names, plain
 from .operations import Late, Operation
 from .turns import Turns
 from .wiring import StoreWiring
@@ -44,7 +44,7 @@ class Keeping:
     def __init__(self, wiring: StoreWiring) -> None:
         self._wiring = wiring
         store = wiring.store
-        self._text = sending(wiring.endpoint, store.separator)
+        self._text = Names(wiring.endpoint, "sender", store.separator)
         self.backlog = Backlog(wiring)
         self._turns = Turns(wiring.loop)
         self._closed = False

@@ -12,14 +12,10 @@ the key is.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
-from ...model import Endpoint, TransferKey
+from ...model import Endpoint, Role, TransferKey
 
 DEFAULT_NAMESPACE = "default"
-
-Name = Callable[[TransferKey], str]
-"""What a key is called."""
 
 
 def plain(where: TransferKey, separator: str) -> str:
@@ -27,41 +23,46 @@ def plain(where: TransferKey, separator: str) -> str:
     return f"{where.key}{separator}{where.from_stage}_{where.to_stage}"
 
 
-def routed(where: TransferKey, separator: str, namespace: str, rank: int, replica: int) -> str:
-    """As this library calls it; ``rank`` and ``replica`` are the sender's."""
-    sender = _escaped(where.from_stage, separator)
+def suffix(
+    from_stage: str, to_stage: str, separator: str, namespace: str, rank: int, replica: int
+) -> str:
+    """What stands behind the keys of an edge; ``rank`` and ``replica`` are the sender's."""
+    sender = _escaped(from_stage, separator)
     if rank or replica:
         sender += f"~{rank}~{replica}"
-    text = f"{where.key}{separator}{sender}_{_escaped(where.to_stage, separator)}"
+    text = f"{separator}{sender}_{_escaped(to_stage, separator)}"
     if namespace != DEFAULT_NAMESPACE:
         # No underscore in it, and always one in the edge: which of the two comes last can be seen.
         text += separator + _escaped(namespace, separator)
     return text
 
 
-def sending(endpoint: Endpoint, separator: str) -> Name:
-    """How a sender calls what it puts."""
-    return lambda where: routed(
-        where, separator, endpoint.namespace, endpoint.rank, endpoint.replica
-    )
+class Names:
+    """How one end calls its keys."""
 
-
-class Receiving:
-    """How a receiver calls what it gets: after the sender of its own rank, or of another it was told."""
-
-    def __init__(self, endpoint: Endpoint, separator: str) -> None:
+    def __init__(self, endpoint: Endpoint, role: Role, separator: str) -> None:
         self._endpoint = endpoint
+        self._role = role
         self._separator = separator
         self._senders: dict[str, tuple[int, int]] = {}
+        self._suffixes: dict[tuple[str, str], str] = {}
 
     def expect(self, stage: str, rank: int, replica: int) -> None:
-        """That sender of a stage sends to this receiver."""
+        """(receiver) That sender of a stage sends to it; else the one of its own rank and replica."""
         self._senders[stage] = rank, replica
+        self._suffixes.clear()
 
     def __call__(self, where: TransferKey) -> str:
-        own = self._endpoint
-        rank, replica = self._senders.get(where.from_stage, (own.rank, own.replica))
-        return routed(where, self._separator, own.namespace, rank, replica)
+        edge = where[0], where[1]
+        behind = self._suffixes.get(edge)
+        if behind is None:
+            own = self._endpoint
+            at = own.rank, own.replica
+            if self._role == "receiver":
+                at = self._senders.get(where.from_stage, at)
+            behind = suffix(*edge, self._separator, own.namespace, *at)
+            self._suffixes[edge] = behind
+        return where.key + behind
 
 
 def _escaped(text: str, separator: str) -> str:

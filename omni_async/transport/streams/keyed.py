@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..._aio.deadline import seconds
 from ..._aio.finish import finish_all
-from ...errors import TransferCancelled, UsageError
+from ...errors import ClosedError, TransferCancelled, UsageError
 from ...model import TransferKey
 from ...observe.streams import Flowing, StreamMeters
 from .keyed_reader import KeyedReader
@@ -93,6 +93,14 @@ class KeyedStreams:
                 error = TransferCancelled(text, key=owner, edge=where.edge, backend=backend)
                 ended += stream.fail(error)
         return ended
+
+    def close(self, reason: str) -> None:
+        """End all streams here: the transport is closed."""
+        streams: list[tuple[TransferKey, KeyedWriter | KeyedReader]]
+        streams = [*self._writers.items(), *self._readers.items()]
+        for where, stream in streams:
+            text = f"stream {where.key!r} on {where.edge}: {reason}"
+            stream.fail(ClosedError(text))
 
     async def settle(self) -> None:
         """Wait until the ends of streams are in the store.

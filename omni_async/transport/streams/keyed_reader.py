@@ -82,6 +82,7 @@ class KeyedReader(ChunkReader):
         self._waiter: asyncio.Future[bool] | None = None
 
     def _begin(self) -> Awaitable[None]:
+        self._streams.transport.check_open()
         if self._begun:
             raise UsageError(f"stream {self.key!r} was entered before; ask the edge for a new one")
         self._streams.begin_reading(self._where, self)
@@ -244,6 +245,7 @@ class KeyedReader(ChunkReader):
     @property
     def ready(self) -> bool:
         """Whether there is an item, or a reason why nothing comes."""
+        self._streams.transport.check_caller()
         if not self._begun:
             raise UsageError(f"stream {self.key!r} has not begun: enter it by 'async with'")
         if self._left:
@@ -266,6 +268,7 @@ class KeyedReader(ChunkReader):
         return True
 
     def leave(self) -> Awaitable[None]:
+        self._streams.transport.check_caller()
         if not self._begun or self._left:
             return SENT
         self._left = True

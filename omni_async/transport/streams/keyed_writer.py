@@ -64,6 +64,7 @@ class KeyedWriter(ChunkWriter):
         return self._chunks
 
     def _begin(self) -> Awaitable[None]:
+        self._streams.transport.check_open()
         if self._generation:
             raise UsageError(f"stream {self.key!r} was entered before; ask the edge for a new one")
         self._generation, self._before = self._streams.begin_writing(self._where, self)
@@ -112,6 +113,7 @@ class KeyedWriter(ChunkWriter):
 
     def _check(self) -> None:
         """Raise unless a chunk may be sent."""
+        self._streams.transport.check_caller()
         if not self._generation:
             raise UsageError(f"stream {self.key!r} has not begun: enter it by 'async with'")
         if self._error is not None:
@@ -128,6 +130,7 @@ class KeyedWriter(ChunkWriter):
         return self._end(reason or "aborted")
 
     def _end(self, reason: str | None) -> Awaitable[None]:
+        self._streams.transport.check_caller()
         if not self._generation or self._error is not None:
             return SENT
         if self._end_of_it is None:
