@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from ..._aio.executor import OwnedExecutor
@@ -72,47 +72,19 @@ class MooncakeStore(Store):
         if self._regions.pop(region.id, None) is not None and self.pins:
             self._client.unregister(region.address)
 
-    async def put(self, name: str, pieces: Sequence[Piece], *, ttl: float, timeout: float) -> None:
-        addresses = [piece.address for piece in pieces]
-        sizes = [piece.nbytes for piece in pieces]
-        status = await self._run(self._client.put, name, addresses, sizes)
-        nbytes = sum(sizes)
-        if status == 0:
-            self._largest = max(self._largest, nbytes)
-        elif status in BUSY:
-            raise KeyExists(
-                f"{name} is there, and cannot be replaced now: somebody reads it or looked at it in the "
-                "last seconds (the master's `--default_kv_lease_ttl`), or writes it just now",
-                backend=NAME,
-            )
-        elif status == NO_ROOM:
-            raise self._no_room(name, nbytes)
-        else:
-            raise self._fault(status, f"cannot put {nbytes:,} bytes as {name}")
+    def put(
+        self, name: str, pieces: Sequence[Piece], *, ttl: float, timeout: float
+    ) -> Awaitable[None]:
+        return self._run(self._put, name, pieces)
 
-    async def get(self, name: str, address: int, room: int, *, timeout: float) -> int | None:
-        found = await self._run(self._client.get, name, address, room)
-        if found in ABSENT:
-            return None
-        if found < 0:
-            raise self._fault(found, f"cannot get {name}")
-        return found
+    def get(self, name: str, address: int, room: int, *, timeout: float) -> Awaitable[int | None]:
+        return self._run(self._get, name, address, room)
 
-    async def contains(self, names: Sequence[str]) -> list[bool]:
-        found: list[int] = []
-        for start in range(0, len(names), ASKED_AT_ONCE):
-            asked = names[start : start + ASKED_AT_ONCE]
-            found += await self._run(self._client.contains, asked)
-        for status in found:
-            if status < 0:
-                raise self._fault(status, f"cannot ask for {len(names)} keys")
-        return [status == 1 for status in found]
+    def contains(self, names: Sequence[str]) -> Awaitable[list[bool]]:
+        return self._run(self._contains, names)
 
-    async def delete(self, names: Sequence[str], *, own: bool = False) -> list[Gone]:
-        if not names:
-            return []
-        removed = await self._run(self._client.remove, names, force=own)
-        return [self._gone(*pair) for pair in zip(names, removed, strict=True)]
+    def delete(self, names: Sequence[str], *, own: bool = False) -> Awaitable[list[Gone]]:
+        return self._run(self._delete, names, own)
 
     def health(self) -> Mapping[str, Any]:
         settings = self._client.settings
@@ -134,12 +106,53 @@ class MooncakeStore(Store):
             for region in list(self._regions.values()):
                 self.unregister(region)
 
-    async def _run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         job = self._executor.run(call, *args, **kwargs)
         self._under_way.add(job)
         job.add_done_callback(self._under_way.discard)
-        # Memory is in use until the call has ended, so nobody's cancellation may end the wait for it alone.
-        return await asyncio.shield(job)
+        return job
+
+    # --- in threads -------------------------------------------------------------------------------
+
+    def _put(self, name: str, pieces: Sequence[Piece]) -> None:
+        addresses = [piece.address for piece in pieces]
+        sizes = [piece.nbytes for piece in pieces]
+        status = self._client.put(name, addresses, sizes)
+        nbytes = sum(sizes)
+        if status == 0:
+            self._largest = max(self._largest, nbytes)
+        elif status in BUSY:
+            raise KeyExists(
+                f"{name} is there, and cannot be replaced now: somebody reads it or looked at it in the "
+                "last seconds (the master's `--default_kv_lease_ttl`), or writes it just now",
+                backend=NAME,
+            )
+        elif status == NO_ROOM:
+            raise self._no_room(name, nbytes)
+        else:
+            raise self._fault(status, f"cannot put {nbytes:,} bytes as {name}")
+
+    def _get(self, name: str, address: int, room: int) -> int | None:
+        found = self._client.get(name, address, room)
+        if found in ABSENT:
+            return None
+        if found < 0:
+            raise self._fault(found, f"cannot get {name}")
+        return found
+
+    def _contains(self, names: Sequence[str]) -> list[bool]:
+        found: list[int] = []
+        for start in range(0, len(names), ASKED_AT_ONCE):
+            found += self._client.contains(names[start : start + ASKED_AT_ONCE])
+        if found and min(found) < 0:
+            raise self._fault(min(found), f"cannot ask for {len(names)} keys")
+        return [status == 1 for status in found]
+
+    def _delete(self, names: Sequence[str], own: bool) -> list[Gone]:
+        if not names:
+            return []
+        removed = self._client.remove(names, force=own)
+        return [self._gone(*pair) for pair in zip(names, removed, strict=True)]
 
     def _gone(self, name: str, status: int) -> Gone:
         if status == 0:
