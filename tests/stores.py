@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pytest
 
+from omni_async.backends.mooncake_store._native import load_store
 from omni_async.cli.servers import Server
 from omni_async.cli.servers.mooncake import MooncakeMaster
 
@@ -26,6 +27,14 @@ def loaded_or_skip(module: str) -> None:
         pytest.skip(f"no {module}: {error}")
 
 
+def mooncake_store_or_skip() -> None:
+    """The same for Mooncake's, as it is loaded here: else it would say a lot on stderr from then on."""
+    try:
+        load_store("127.0.0.1")
+    except ImportError as error:
+        pytest.skip(f"no mooncake.store: {error}")
+
+
 def served(server: S) -> Iterator[S]:
     """The server while it runs."""
     with server:
@@ -35,5 +44,5 @@ def served(server: S) -> Iterator[S]:
 @pytest.fixture(scope="session")
 def mooncake_master() -> Iterator[MooncakeMaster]:
     """A master that nobody may stop."""
-    loaded_or_skip("mooncake.engine")
+    mooncake_store_or_skip()
     yield from served(MooncakeMaster())

@@ -80,8 +80,18 @@ class Machine:
     """Devices that the RDMA library can drive."""
 
 
-def check(options: MooncakeTransferEngineOptions, machine: Machine | None = None) -> None:
+def check(
+    options: MooncakeTransferEngineOptions,
+    machine: Machine | None = None,
+    *,
+    backend: str = NAME,
+    names: Mapping[str, str] | None = None,
+) -> None:
     """Raise what is wrong, all at once.
+
+    Args:
+        backend: who wants to know.
+        names: how the options are called there.
 
     Raises:
         BackendUnavailable: something is missing here.
@@ -94,26 +104,9 @@ def check(options: MooncakeTransferEngineOptions, machine: Machine | None = None
     text = "; ".join(problem.what for problem in found)
     remedy = "; ".join(dict.fromkeys(problem.remedy for problem in found))
     if any(not problem.setting for problem in found):
-        raise BackendUnavailable(f"{NAME}: {text}", backend=NAME, remedy=remedy)
-    raise ConfigError(f"{NAME}: {text}; {remedy}", path=found[0].setting)
-
-
-def check_package(host: str, load: Callable[[str], object], backend: str) -> None:
-    """Raise what is wrong with the package alone.
-
-    Args:
-        load: loads the module that is wanted of it.
-        backend: who wants it.
-
-    Raises:
-        BackendUnavailable: it is missing, or something that it needs.
-        ConfigError: it was loaded for the other IP version.
-    """
-    problem = _package(Machine(load=load), host)
-    if problem is not None:
-        raise BackendUnavailable(
-            f"{backend}: {problem.what}", backend=backend, remedy=problem.remedy
-        )
+        raise BackendUnavailable(f"{backend}: {text}", backend=backend, remedy=remedy)
+    setting = found[0].setting
+    raise ConfigError(f"{backend}: {text}; {remedy}", path=(names or {}).get(setting, setting))
 
 
 def named_devices(options: MooncakeTransferEngineOptions, environ: Mapping[str, str]) -> list[str]:

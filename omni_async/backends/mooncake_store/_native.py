@@ -1,14 +1,11 @@
-"""The vendor's store client, wrapped so that it cannot be misused.
+"""The vendor's store: loaded, and clients of it set up.
 
-In: names, and places in memory. Out: statuses, 0 or more for success.
-Never: calls a client that was not set up, ends one, runs on the event loop.
+In: settings. Out: this process's client with these settings.
+Never: ends a client, runs on the event loop.
 
 A client lives as long as its process, and transports share it. To end one takes the vendor up to two
 seconds, during which it holds the GIL, so every thread of the process would stand still; and what lies in the
 client's own segment would be gone, though readers may still want it.
-
-Calls wait for the master or another client, at the latest as long as the vendor's own limits: 5 s for the
-master, 30 s for bytes.
 """
 
 from __future__ import annotations
@@ -19,15 +16,13 @@ import importlib
 import os
 import re
 import threading
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..._aio.fork import generation
 from ..mooncake._native import environment, load
 from . import at_exit
-from .codes import EXISTS, INVALID, LEASE_EXPIRED, NOT_THERE
+from .client import Client, Settings
 
-_ATTEMPTS = 5
 _OURS = {
     "MC_LOG_LEVEL": "ERROR",
     # Our own loop tries again, and does not hold the GIL meanwhile.
@@ -38,20 +33,6 @@ _OURS = {
 }
 
 
-class Settings(NamedTuple):
-    """What a client is made of; transports with the same ones share it."""
-
-    host: str
-    """Where other clients reach it; a port behind it is its own."""
-    metadata: str
-    master: str
-    segment: int
-    localbuf: int
-    protocol: str
-    devices: str
-    evictable: bool
-
-
 class SetupFailed(Exception):
     """The vendor's ``setup`` did not return 0."""
 
@@ -60,126 +41,11 @@ class SetupFailed(Exception):
         self.status = status
 
 
-class NativeClient:
-    """One client that is set up. Calls may come from any threads."""
-
-    def __init__(self, module: Any, native: Any, settings: Settings) -> None:
-        self._native = native
-        self.settings = settings
-        self.hostname: str = native.get_hostname()
-        self._pin = _pin(module, settings, self.hostname)
-        self._copies = settings.segment > 0 and settings.protocol == "tcp"
-        self._lock = threading.Lock()
-        self._putting: set[str] = set()
-        self._left: set[str] = set()
-        """Puts that could be neither ended nor called back: the master was gone."""
-
-    def put(self, name: str, addresses: Sequence[int], sizes: Sequence[int]) -> int:
-        """Keep these pieces as one object, in place of one of that name.
-
-        Returns one of :data:`BUSY` where that one has to stay.
-        """
-        with self._lock:
-            if name in self._putting:
-                return -703
-            self._putting.add(name)
-        try:
-            if name in self._left:
-                self._call_back(name)
-            if self._copies:
-                return self._put_by_copy(name, addresses, sizes)
-            return self._put_in_steps(name, addresses, sizes)
-        finally:
-            with self._lock:
-                self._putting.discard(name)
-
-    def _put_in_steps(self, name: str, addresses: Sequence[int], sizes: Sequence[int]) -> int:
-        """The way on which the master says whether there is an object already."""
-        total = sum(sizes)
-        for _ in range(_ATTEMPTS):
-            status: int = self._native.batch_put_session_start([name], [total], self._pin)[0]
-            if status != EXISTS:
-                break
-            status = self._native.remove(name, False)
-            if status not in (0, NOT_THERE):
-                return status
-        else:
-            return -703  # others put it again and again
-        if status:
-            return status
-        ends, offset = [], 0
-        for size in sizes:
-            ends.append(offset)
-            offset += size
-        written = self._native.batch_put_from_multi_buffer_ranges(
-            [name], [list(addresses)], [list(sizes)], [ends]
-        )[0]
-        status = written if written < 0 else self._native.batch_put_session_end([name])[0]
-        if status:
-            self._call_back(name)
-        return status
-
-    def _put_by_copy(self, name: str, addresses: Sequence[int], sizes: Sequence[int]) -> int:
-        """The way on which bytes for the own segment are copied; on the other they take the loopback device.
-
-        Here an object that somebody puts between the two calls stays, and 0 is returned: as if it had been
-        put a moment later, and had replaced this one.
-        """
-        status: int = self._native.remove(name, False)
-        if status not in (0, NOT_THERE):
-            return status
-        put: int = self._native.batch_put_from_multi_buffers(
-            [name], [list(addresses)], [list(sizes)], self._pin
-        )[0]
-        return put
-
-    def _call_back(self, name: str) -> None:
-        status = self._native.batch_put_session_revoke([name])[0]
-        with self._lock:
-            if status in (0, INVALID):  # invalid: the client knows of no such put
-                self._left.discard(name)
-            else:
-                self._left.add(name)
-
-    def get(self, name: str, address: int, room: int) -> int:
-        """The object's size; beyond ``room`` nothing usable was written."""
-        status = INVALID
-        for _ in range(_ATTEMPTS):
-            status = self._native.get_into(name, address, room)
-            if status == INVALID:
-                size: int = self._native.get_size(name)
-                if size < 0 or size > room:
-                    return size
-            elif status != LEASE_EXPIRED:
-                break
-        return status
-
-    def contains(self, names: Sequence[str]) -> list[int]:
-        """1 for each that there is, 0, or a status."""
-        found: list[int] = self._native.batch_is_exist(list(names))
-        return found
-
-    def remove(self, names: Sequence[str], *, force: bool) -> list[int]:
-        """A status for each. With ``force`` also of what is being read."""
-        if len(names) == 1:
-            return [self._native.remove(names[0], force)]
-        removed: list[int] = self._native.batch_remove(list(names), force)
-        return removed
-
-    def register(self, address: int, nbytes: int) -> int:
-        status: int = self._native.register_buffer(address, nbytes)
-        return status
-
-    def unregister(self, address: int) -> int:
-        status: int = self._native.unregister_buffer(address)
-        return status
-
-
-_clients: dict[tuple[object, ...], NativeClient] = {}
+_clients: dict[tuple[object, ...], Client] = {}
 _lock = threading.Lock()
 
 
-def shared_client(settings: Settings) -> NativeClient:
+def shared_client(settings: Settings) -> Client:
     """This process's client with these settings; blocks while it is set up, and holds the GIL then.
 
     Raises:
@@ -203,7 +69,10 @@ def load_store(host: str) -> Any:
     """
     load(bare_host(host))
     with environment(_OURS):
-        return importlib.import_module("mooncake.store")
+        module = importlib.import_module("mooncake.store")
+    if "MC_LOG_LEVEL" not in os.environ:
+        _hush()
+    return module
 
 
 def bare_host(host: str) -> str:
@@ -212,7 +81,7 @@ def bare_host(host: str) -> str:
     return host if found is None else found[1] or found[2]
 
 
-def _set_up(settings: Settings) -> NativeClient:
+def _set_up(settings: Settings) -> Client:
     module = load_store(settings.host)
     tcp = settings.protocol == "tcp"
     with environment(_OURS | ({"MC_FORCE_TCP": "1"} if tcp else {})):
@@ -236,9 +105,7 @@ def _set_up(settings: Settings) -> NativeClient:
             raise SetupFailed(lent["ret"])
         segments = lent["segment_ids"]
     at_exit.leave(native, segments, settings.master)
-    if "MC_LOG_LEVEL" not in os.environ:
-        _hush()
-    return NativeClient(module, native, settings)
+    return Client(native, _pin(module, settings, native.get_hostname()), settings)
 
 
 def _pin(module: Any, settings: Settings, hostname: str) -> Any:

@@ -11,8 +11,7 @@ from ...abc import MemorySource, Options, Store, StoreBackend
 from ...model import Capabilities, Role, Verb
 from ...pool.memory import AnonymousMemory
 from ...rendezvous.zmq_hosts import local_places
-from ..mooncake.checks import check_package
-from ._native import bare_host, load_store
+from .checks import check_here
 from .codes import NAME
 from .config import MooncakeStoreOptions
 from .opening import client_within, settings_of
@@ -44,7 +43,7 @@ class MooncakeStoreBackend(StoreBackend):
             if mine.host == "auto":
                 place = (await local_places("auto", 0, executor))[0]
                 mine = mine.model_copy(update={"host": place.host})
-            await executor.run(check_package, bare_host(mine.host), load_store, NAME)
+            await executor.run(check_here, mine)
         finally:
             executor.close()
         return mine

@@ -12,14 +12,16 @@ NAME = "MooncakeStoreConnector"
 
 NO_ROOM = -200
 INVALID = -600
-ABSENT = frozenset({-704, -703})
-"""There is nothing to read: no object, or one that is being written."""
+BEING_WRITTEN = -703
 NOT_THERE = -704
+ABSENT = frozenset({NOT_THERE, BEING_WRITTEN})
+"""There is nothing to read."""
 EXISTS = -705
-BUSY = frozenset({-703, -706, -708, -714})
+BUSY = frozenset({BEING_WRITTEN, -706, -708, -714})
 """It cannot be removed now: it is being written, was read or seen a moment ago, or is being copied."""
 LEASE_EXPIRED = -707
-_UNREACHABLE = frozenset({-900, -901, -1010})
+RPC_FAILED = -900
+_UNREACHABLE = frozenset({RPC_FAILED, -901, -1010})
 
 _MASTER = "the master at {master} does not answer (option `master`)"
 _OWNER = (
@@ -41,7 +43,7 @@ _WORDS = {
     -700: "the write was refused",
     -701: "the read was refused",
     -702: "no copy of the object can be read, the client that had it is gone",
-    -703: "the object is being written",
+    BEING_WRITTEN: "the object is being written",
     NOT_THERE: "there is no such object",
     EXISTS: "there is such an object",
     -706: "the object is being read",
@@ -52,7 +54,7 @@ _WORDS = {
     -714: "the object is being read",
     -800: _OWNER,
     -801: "the bytes read are not those written",
-    -900: _MASTER,
+    RPC_FAILED: _MASTER,
     -901: _MASTER + "; it may be stopped or overloaded",
     -1010: "the master at {master} does not serve yet",
     -1011: "the master refuses this in its mode",

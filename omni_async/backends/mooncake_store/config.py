@@ -29,15 +29,16 @@ class MooncakeStoreOptions(StoreOptions):
         "Where clients of the store find each other: the address of the metadata service, or "
         "`P2PHANDSHAKE` for none.",
         edge_wide=True,
-        said="an address such as 'http://10.0.0.1:8080/metadata'",
-        pattern=r"^\S+$",
+        said="'P2PHANDSHAKE', or an address such as 'http://10.0.0.1:8080/metadata' or 'etcd://10.0.0.1:2379'",
+        # Of any other kind of service the vendor's client says so by ending the process.
+        pattern=r"^(P2PHANDSHAKE|https?://\S+|etcd://\S+|[^\s/]+:[0-9]+)$",
     )
     master: str = option(
         "127.0.0.1:50051",
-        "Address of the store's master, which knows every key.",
+        "Address of the store's master, which knows every key; or of the service that elects it.",
         edge_wide=True,
-        said="an address such as '10.0.0.1:50051'",
-        pattern=r"^\S+$",
+        said="an address such as '10.0.0.1:50051' or 'etcd://10.0.0.1:2379'",
+        pattern=r"^([^\s/]+:[0-9]+|[a-z0-9]+://\S+)$",
     )
     segment: int = option(
         512 << 20,

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from ..._aio.executor import OwnedExecutor
 from ...errors import BackendUnavailable
-from ._native import NativeClient, Settings, SetupFailed, shared_client
+from ._native import SetupFailed, shared_client
+from .client import Client, Settings
 from .codes import NAME, words
 from .config import MooncakeStoreOptions
 from .contact import master_trouble, metadata_trouble
@@ -23,6 +24,9 @@ _START_METADATA = (
     "mooncake_master --enable_http_metadata_server=true --http_metadata_server_port={port}, or set "
     "metadata_server to P2PHANDSHAKE"
 )
+
+
+_SET_UP = "the metadata service is not at that path, or `segment` and `localbuf` are more memory than there is"
 
 
 def settings_of(options: MooncakeStoreOptions, host: str) -> Settings:
@@ -38,9 +42,7 @@ def settings_of(options: MooncakeStoreOptions, host: str) -> Settings:
     )
 
 
-async def client_within(
-    settings: Settings, timeout: float, executor: OwnedExecutor
-) -> NativeClient:
+async def client_within(settings: Settings, timeout: float, executor: OwnedExecutor) -> Client:
     """The client, as soon as its servers answer.
 
     Raises:
@@ -90,7 +92,7 @@ async def _answering(
 
 async def _set_up(
     settings: Settings, limit: float, timeout: float, executor: OwnedExecutor
-) -> NativeClient:
+) -> Client:
     loop = asyncio.get_running_loop()
     pause = _FIRST
     while True:
@@ -102,9 +104,14 @@ async def _set_up(
                 raise BackendUnavailable(
                     f"the client of the store could not be set up within {timeout:g} s with master "
                     f"{settings.master}, metadata_server {settings.metadata}, host {settings.host} and proto "
-                    f"{settings.protocol}: {words(error.status, settings.master)} (status {error.status})",
+                    f"{settings.protocol}: {_why(error.status, settings.master)} (status {error.status})",
                     backend=NAME,
                     remedy="set MC_LOG_LEVEL=INFO to hear what the client says about it",
                 ) from error
         await asyncio.sleep(min(pause, left))
         pause = min(2 * pause, _LONGEST)
+
+
+def _why(status: int, master: str) -> str:
+    """A status of ``setup``, where the vendor has one number for several troubles."""
+    return _SET_UP if status == -1 else words(status, master)

@@ -15,7 +15,7 @@ from ..._aio.executor import OwnedExecutor
 from ...abc.store import Gone, Piece, Store
 from ...errors import EngineFault, KeyExists, PayloadTooLarge, PoolExhausted, UsageError
 from ...model import Region
-from ._native import NativeClient
+from .client import Client
 from .codes import ABSENT, BUSY, NAME, NO_ROOM, NOT_THERE, fault
 
 P = ParamSpec("P")
@@ -38,7 +38,7 @@ class MooncakeStore(Store):
     separator = "@"
     guards = True
 
-    def __init__(self, client: NativeClient) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
         settings = client.settings
         self.address = settings.master

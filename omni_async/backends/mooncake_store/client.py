@@ -1,0 +1,186 @@
+"""One of the vendor's clients, wrapped so that it cannot be misused.
+
+In: names, and places in memory. Out: statuses, 0 or more for success.
+Never: runs on the event loop, is made around a client that was not set up: the vendor would end the process.
+
+Calls wait for the master or another client, at the latest as long as the vendor's own limits: 5 s for the
+master, 30 s for bytes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from .codes import BEING_WRITTEN, EXISTS, INVALID, LEASE_EXPIRED, NOT_THERE, RPC_FAILED
+
+LONG = 64 << 10
+"""Bytes that take longer to read than a question to the master does."""
+_ATTEMPTS = 5
+_AT_ONCE = 0.5
+
+
+class Settings(NamedTuple):
+    """What a client is made of; transports with the same ones share it."""
+
+    host: str
+    """Where other clients reach it; a port behind it is its own."""
+    metadata: str
+    master: str
+    segment: int
+    localbuf: int
+    protocol: str
+    devices: str
+    evictable: bool
+
+
+class Client:
+    """One client that is set up. Calls may come from any threads."""
+
+    def __init__(self, native: Any, pin: Any, settings: Settings) -> None:
+        self._native = native
+        self._pin = pin
+        self.settings = settings
+        self._copies = settings.segment > 0 and settings.protocol == "tcp"
+        self._lock = threading.Lock()
+        self._putting: set[str] = set()
+        self._left: set[str] = set()
+        """Puts that could be neither ended nor called back: the master was gone."""
+
+    def put(self, name: str, addresses: Sequence[int], sizes: Sequence[int]) -> int:
+        """Keep these pieces as one object, in place of one of that name.
+
+        Returns one of :data:`BUSY` where that one has to stay.
+        """
+        with self._lock:
+            if name in self._putting:
+                return BEING_WRITTEN
+            self._putting.add(name)
+        try:
+            if name in self._left and (status := self._call_back(name)):
+                return status
+            if self._copies:
+                return self._put_by_copy(name, addresses, sizes)
+            return self._put_in_steps(name, addresses, sizes)
+        finally:
+            with self._lock:
+                self._putting.discard(name)
+
+    def _put_in_steps(self, name: str, addresses: Sequence[int], sizes: Sequence[int]) -> int:
+        """The way on which the master says whether there is an object already."""
+        status = BEING_WRITTEN
+        total = sum(sizes)
+        for _ in range(_ATTEMPTS):
+            status = self._asked(
+                lambda: self._native.batch_put_session_start([name], [total], self._pin)[0]
+            )
+            if status != EXISTS:
+                break
+            status = int(self._native.remove(name, False))
+            if status not in (0, NOT_THERE):
+                return status
+        else:
+            return BEING_WRITTEN  # others put it again and again
+        if status:
+            return status
+        ends, offset = [], 0
+        for size in sizes:
+            ends.append(offset)
+            offset += size
+        written: int = self._native.batch_put_from_multi_buffer_ranges(
+            [name], [list(addresses)], [list(sizes)], [ends]
+        )[0]
+        status = written if written < 0 else int(self._native.batch_put_session_end([name])[0])
+        if status:
+            self._call_back(name)
+        return status
+
+    def _put_by_copy(self, name: str, addresses: Sequence[int], sizes: Sequence[int]) -> int:
+        """The way on which bytes for the own segment are copied; on the other they take the loopback device.
+
+        Here an object that somebody puts between the two calls stays, and 0 is returned: as if it had been
+        put a moment later, and had replaced this one.
+        """
+        status = self._asked(lambda: self._native.remove(name, False))
+        if status not in (0, NOT_THERE):
+            return status
+        put: int = self._native.batch_put_from_multi_buffers(
+            [name], [list(addresses)], [list(sizes)], self._pin
+        )[0]
+        return put
+
+    def _call_back(self, name: str) -> int:
+        status: int = self._native.batch_put_session_revoke([name])[0]
+        if status == INVALID:  # the vendor knows of no such put
+            status = 0
+        with self._lock:
+            if status:
+                self._left.add(name)
+            else:
+                self._left.discard(name)
+        return status
+
+    def get(self, name: str, address: int, room: int) -> int:
+        """The object's size; beyond ``room`` nothing usable was written.
+
+        A reader that has done removes by force, and then the memory may be written anew under another
+        reader, to whom the vendor says that all is well. Whoever is that long at it looks again.
+        """
+        status = INVALID
+        for _ in range(_ATTEMPTS):
+            status = self._asked(lambda: self._native.get_into(name, address, room))
+            if status == INVALID:
+                size: int = self._native.get_size(name)
+                if size < 0 or size > room:
+                    return size
+            elif status != LEASE_EXPIRED:
+                break
+        if status >= LONG and self._native.is_exist(name) == 0:
+            return NOT_THERE
+        return status
+
+    def contains(self, names: Sequence[str]) -> list[int]:
+        """1 for each that there is, 0, or a status."""
+        found: list[int] = []
+
+        def ask() -> int:
+            found[:] = self._native.batch_is_exist(names)
+            return min(found, default=0)
+
+        self._asked(ask)
+        return found
+
+    def remove(self, names: Sequence[str], *, force: bool) -> list[int]:
+        """A status for each. With ``force`` also of what is being read."""
+        if len(names) == 1:
+            return [self._asked(lambda: self._native.remove(names[0], force))]
+        removed: list[int] = []
+
+        def ask() -> int:
+            removed[:] = self._native.batch_remove(names, force)
+            return min(removed)
+
+        self._asked(ask)
+        return removed
+
+    def _asked(self, ask: Callable[[], int]) -> int:
+        """Ask the master; once more where the connection was one to a master that has been restarted.
+
+        That shows at once. A master that is gone takes the vendor some seconds.
+        """
+        limit = time.monotonic() + _AT_ONCE
+        for _ in range(_ATTEMPTS - 1):
+            status = ask()
+            if status != RPC_FAILED or time.monotonic() > limit:
+                return status
+        return ask()
+
+    def register(self, address: int, nbytes: int) -> int:
+        status: int = self._native.register_buffer(address, nbytes)
+        return status
+
+    def unregister(self, address: int) -> int:
+        status: int = self._native.unregister_buffer(address)
+        return status

@@ -1,0 +1,47 @@
+"""Two processes put one key again and again while others read it: whoever reads has one whole object."""
+
+from __future__ import annotations
+
+import asyncio
+
+from omni_async.cli.servers.mooncake import MooncakeMaster
+
+from .conftest import Open, StartAgent
+from .desk import Desk
+
+NAME = "contested@0_1"
+TIMES = 200
+
+
+async def test_two_processes_put_one_key(
+    mooncake_master: MooncakeMaster, start_agent: StartAgent, open_desk: Open
+) -> None:
+    writers = [
+        await start_agent(mooncake_master.extra("sender")),
+        await start_agent({**mooncake_master.extra("receiver"), "segment": 0}),
+    ]
+    extra = {**mooncake_master.extra("receiver"), "segment": 0}
+    readers = [await open_desk(extra), await open_desk(extra)]
+    done = asyncio.Event()
+
+    async def read(desk: Desk) -> int:
+        """Read and delete, as a receiver does; how often something was there."""
+        found = 0
+        while not done.is_set():
+            data = await desk.get(NAME)
+            if data is not None:
+                found += 1
+                assert data == data[:1] * (100_000 + 1000 * data[0])
+                await desk.delete(NAME, own=True)
+        return found
+
+    reading = [asyncio.ensure_future(read(desk)) for desk in readers]
+    await asyncio.gather(
+        *(
+            writer.do("put_again_and_again", name=NAME, fill=at, times=TIMES, patience=40)
+            for at, writer in enumerate(writers, 1)
+        )
+    )
+    done.set()
+    assert sum(await asyncio.gather(*reading)) > TIMES / 2
+    await readers[0].delete(NAME, own=True)
