@@ -31,6 +31,7 @@ _SHIPPED = {
         "MooncakeStoreConnector",
         "omni_async.backends.mooncake_store:MooncakeStoreBackend",
     ),
+    "nixl": ("NixlConnector", "omni_async.backends.nixl:NixlBackend"),
 }
 """alias → (connector name, where it is)."""
 
@@ -39,7 +40,6 @@ PLANNED = {
         "MoriTransferEngineConnector",
         "omni_async.backends.mori:MoriTransferEngineOptions",
     ),
-    "nixl": ("NixlConnector", "omni_async.backends.nixl:NixlOptions"),
     "yuanrong": ("YuanrongConnector", "omni_async.backends.yuanrong:YuanrongOptions"),
     "yuanrong-te": (
         "YuanrongTransferEngineConnector",

@@ -17,3 +17,13 @@ def need_mooncake() -> None:
         load("127.0.0.1")
     except ImportError as error:
         pytest.skip(f"Mooncake's engine cannot be loaded: {error}")
+
+
+def need_nixl() -> None:
+    """Skip where NIXL cannot be loaded."""
+    from omni_async.backends.nixl._native import load
+
+    try:
+        load()
+    except ImportError as error:
+        pytest.skip(f"NIXL cannot be loaded: {error}")

@@ -97,6 +97,8 @@ class MappedBlock(Block):
         self._memory = mapping.memory()
         self._closed = False
         self._advice = advice
+        self.refuses = True
+        """Whether access to withdrawn pages is an error; otherwise it goes to pages nobody looks at."""
         self.fd = fd  # last: until here it is the caller's to close
 
     def view(self, offset: int = 0, nbytes: int | None = None) -> memoryview:
@@ -126,7 +128,7 @@ class MappedBlock(Block):
         if offset % PAGE or nbytes % PAGE:
             raise ValueError(f"bytes {offset:,} to {offset + nbytes:,} are not whole pages")
         start = self.address + offset
-        if _libc.mprotect(start, nbytes, _PROT_NONE):
+        if self.refuses and _libc.mprotect(start, nbytes, _PROT_NONE):
             raise _last_error(f"cannot withdraw {nbytes:,} bytes")
         self._withdrawn.append((start, start + nbytes))
         _libc.madvise(start, nbytes, self._advice)  # where it fails the pages stay, out of reach
@@ -200,10 +202,13 @@ class AnonymousMemory(MemorySource):
     Args:
         huge: ask for 2 MiB pages where a block can hold one; first use is then about five
             times faster.
+        refuses: what happens to withdrawn pages. An error reaches whoever has the kernel copy; code of
+            this process that copies there itself would end the process, and has to be let.
     """
 
-    def __init__(self, *, huge: bool = True) -> None:
+    def __init__(self, *, huge: bool = True, refuses: bool = True) -> None:
         self._huge = huge
+        self._refuses = refuses
 
     def allocate(self, nbytes: int) -> MappedBlock:
         """A new block of zeros; pages come as they are touched.
@@ -219,7 +224,9 @@ class AnonymousMemory(MemorySource):
         if self._huge and nbytes >= _HUGE_PAGE:
             # Only a wish: a kernel without huge pages refuses it, and ordinary ones do.
             _libc.madvise(mapping.address, nbytes, _MADV_HUGEPAGE)
-        return MappedBlock(mapping, -1, _MADV_DONTNEED)
+        block = MappedBlock(mapping, -1, _MADV_DONTNEED)
+        block.refuses = self._refuses
+        return block
 
 
 def map_fd(fd: int, nbytes: int) -> MappedBlock:

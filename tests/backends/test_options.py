@@ -307,7 +307,7 @@ def test_nixl() -> None:
     options = NixlOptions()
     assert (options.backends, options.num_threads, options.buffer_ttl_seconds) == (
         ("UCX",),
-        4,
+        0,
         3600,
     )
     assert (options.transfer_timeout_s, options.poll_interval_s) == (300.0, 0.001)
@@ -332,6 +332,6 @@ def test_a_lease_is_a_time_to_live() -> None:
 
 async def test_the_refusal_of_a_planned_connector_comes_first() -> None:
     with pytest.raises(ImportError):
-        open_transport({"name": "nixl", "extra": {"nonsense": 1}}, role="sender", stage=0)
+        open_transport({"name": "mori", "extra": {"nonsense": 1}}, role="sender", stage=0)
     with pytest.raises(ConfigError):
         open_transport({"name": "shm", "extra": {"socket_dir": ""}}, role="sender", stage=0)

@@ -13,7 +13,7 @@ from omni_async import BackendUnavailable, ConfigError, registry
 from omni_async.abc import Options
 from omni_async.backends.memory import MemoryBackend
 from omni_async.backends.mooncake_store import MooncakeStoreOptions
-from omni_async.backends.nixl import NixlOptions
+from omni_async.backends.mori import MoriTransferEngineOptions
 
 VENDORS = ("mooncake", "yr", "datasystem", "mori", "nixl", "nixl_cu12", "torch", "zmq")
 
@@ -22,11 +22,11 @@ class OwnOptions(Options):
     """Those of the package below."""
 
 
-class OwnNixl(MemoryBackend):
+class OwnMori(MemoryBackend):
     """What an installed package offers under a planned name."""
 
-    name = "NixlConnector"
-    alias = "nixl"
+    name = "MoriTransferEngineConnector"
+    alias = "mori"
     options = OwnOptions
 
 
@@ -49,8 +49,8 @@ def announce(monkeypatch: pytest.MonkeyPatch, **backends: str) -> None:
 
 def test_planned_names_are_no_names_that_open() -> None:
     planned = registry.planned_names()
-    assert {"nixl", "NixlConnector", "yuanrong-te"} <= set(planned)
-    assert {"mooncake", "mooncake-store", "MooncakeConnector"} <= set(registry.names())
+    assert {"mori", "MoriTransferEngineConnector"} <= set(planned)
+    assert {"mooncake", "mooncake-store", "MooncakeConnector", "nixl"} <= set(registry.names())
     assert not set(planned) & set(registry.names())
 
 
@@ -78,15 +78,15 @@ def test_an_unknown_name(ask: object) -> None:
 
 @pytest.mark.usefixtures("clean")
 def test_an_installed_package_offers_a_planned_connector(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert registry.options_for("nixl") is NixlOptions
+    assert registry.options_for("mori") is MoriTransferEngineOptions
     announce(
         monkeypatch,
         memory="omni_async.backends.memory:MemoryBackend",
-        nixl=f"{__name__}:OwnNixl",
+        mori=f"{__name__}:OwnMori",
     )
-    assert registry.options_for("NixlConnector") is OwnOptions
-    assert registry.backend_for("nixl").name == "NixlConnector"
-    assert "nixl" not in registry.planned_names()
+    assert registry.options_for("MoriTransferEngineConnector") is OwnOptions
+    assert registry.backend_for("mori").name == "MoriTransferEngineConnector"
+    assert "mori" not in registry.planned_names()
 
 
 @pytest.mark.usefixtures("clean")

@@ -1,7 +1,8 @@
-"""NIXL: ``NixlConnector``; options only."""
+"""NIXL: ``NixlConnector``."""
 
 from __future__ import annotations
 
+from .backend import NixlBackend
 from .config import NixlOptions
 
-__all__ = ["NixlOptions"]
+__all__ = ["NixlBackend", "NixlOptions"]

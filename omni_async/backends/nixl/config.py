@@ -25,7 +25,7 @@ _Name = Annotated[str, pydantic.Field(min_length=1)]
 
 
 class NixlOptions(AddressedOptions):
-    """The receiver reads from the sender's registered memory."""
+    """The sender writes into the receiver's registered memory."""
 
     backends: Annotated[
         tuple[_Name, ...],
@@ -45,18 +45,35 @@ class NixlOptions(AddressedOptions):
         said="a name such as 'UCX', or a list of names",
         min_length=1,
     )
-    num_threads: int = option(4, "The agent's threads with UCX alone.", unit="threads", ge=0)
+    num_threads: int = option(
+        0,
+        "Threads of the agent's own for a transfer of many pieces. None are needed, and each takes sockets.",
+        unit="threads",
+        ge=0,
+    )
     agent_name: str | None = option(
-        None, "The agent's name; by default one that nobody else has.", min_length=1
+        None,
+        "How the agent's name begins, as NIXL's log has it. What follows is nobody else's.",
+        min_length=1,
     )
     receive_device: str | None = option(
         None,
-        "Where received tensors land; by default on the kind of device they came from.",
+        "Where the pool lives, and received tensors land: the host, or a device.",
         said="a device of PyTorch such as 'cpu' or 'cuda:0'",
         pattern="^[a-z]+(:[0-9]+)?$",
     )
     memory_type: Literal["DRAM", "VRAM", "cpu", "cuda"] | None = option(
-        None, "Kind of memory that is registered; by default what a tensor's device says."
+        None,
+        "Kind of memory that is registered; `VRAM` and `cuda` mean a pool on the first device, unless "
+        "`receive_device` names one.",
+    )
+    inline_limit: int = option(
+        256 << 10,
+        "Largest payload that rides inside its offer. Beyond it the offer is answered first, and then the "
+        "agent writes.",
+        unit="bytes",
+        ge=0,
+        le=1 << 20,
     )
     buffer_ttl_seconds: float = option(
         3600.0,

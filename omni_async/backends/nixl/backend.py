@@ -1,0 +1,86 @@
+"""What NIXL offers to the hall.
+
+In: options. Out: a WRITE engine, memory that it can register, ZMQ for the words.
+Never: opens anything before the machine was looked at.
+"""
+
+from __future__ import annotations
+
+from ..._aio.executor import OwnedExecutor
+from ...abc import Engine, MemorySource, Options
+from ...model import Capabilities, Role, Verb
+from ...pool.device import DeviceMemory
+from ...pool.memory import AnonymousMemory
+from ..addressed import AddressedBackend, host_of
+from ._native import NAME, Agent
+from .checks import check, device_of, pins
+from .config import NixlOptions
+from .engine import NixlEngine
+
+DEVICE_POOL = 2 << 30
+"""Bytes of a pool on a device, unless said otherwise: a GPU's memory has better uses."""
+
+
+class NixlBackend(AddressedBackend):
+    """``nixl``: the sender writes into the receiver's memory, by whatever way UCX finds."""
+
+    name = NAME
+    alias = "nixl"
+    options = NixlOptions
+
+    def __init__(self) -> None:
+        self._made: dict[str, Agent] = {}
+        """Agents that were made for transports about to open."""
+
+    def capabilities(self, options: Options) -> Capabilities:
+        return Capabilities(
+            backend=self.name,
+            verb=Verb.WRITE,
+            cross_host=True,
+            device_memory=device_of(_mine(options)) != "cpu",
+            recall=False,
+            revoke=True,
+        )
+
+    async def prepare(self, options: Options, role: Role) -> Options:
+        mine = _mine(options)
+        executor = OwnedExecutor("nixl-opening", 1)
+        agent: Agent | None = None
+        try:
+            found: dict[str, object] = {"host": await host_of(mine, executor)}
+            if mine.memory_pool_size is None and device_of(mine) != "cpu":
+                found["memory_pool_size"] = DEVICE_POOL
+            await executor.run(check, mine)
+            # An agent of its own for each transport: what peers know of it ends with it, and nothing
+            # of it stays in the process.
+            agent = await executor.finish(
+                Agent,
+                mine.agent_name or "omni-async",
+                mine.backends,
+                mine.num_threads,
+                answers=role == "receiver",
+            )
+        finally:
+            executor.close()
+        self._made[agent.name] = agent
+        return mine.model_copy(update={**found, "agent_name": agent.name})
+
+    def engine(self, options: Options, role: Role) -> Engine:
+        mine = _mine(options)
+        agent = self._made.pop(mine.agent_name or "")
+        device = device_of(mine)
+        return NixlEngine(agent, role, device, mine.backends, pins=pins(device))
+
+    def memory(self, options: Options, role: Role) -> MemorySource:
+        device = device_of(_mine(options))
+        if device != "cpu":
+            import torch
+
+            return DeviceMemory(device, torch)
+        # Bytes that come over a socket are copied by the agent's own thread: a refusal would kill it.
+        return AnonymousMemory(refuses=False)
+
+
+def _mine(options: Options) -> NixlOptions:
+    assert isinstance(options, NixlOptions)
+    return options

@@ -1,0 +1,176 @@
+"""WRITE: the sender's agent puts bytes into the receiver's registered memory.
+
+In: moves whose ranges the transport has checked. Out: bytes in place, or EngineFault after the last byte's end.
+Never: lets the vendor see an address that is not registered, here or at the peer; blocks the event loop for bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from ..._aio.thread_watch import ThreadWatch
+from ...abc import Engine, RemoteRegion, Revoke
+from ...errors import EngineFault
+from ...model import Move, Region, Role, Verb
+from ..addressed import check_moves
+from ._native import NAME, Agent, Place
+from .contact import AgentWord, Contact, MemoryWord, Target, Write, read_agent, read_target
+
+SLOW = 0.5e9
+"""Bytes a second: a write that takes longer than so, and a moment more, is asked about now and then only."""
+MOMENT = 0.002
+
+
+class NixlEngine(Engine):
+    """One engine of one transport, with an agent of its own.
+
+    Args:
+        agent: owned from here on.
+        role: a sender gets to know its peers as soon as they are there; a receiver needs not.
+        device: where the pool lives.
+        pins: whether the pool's memory is pinned.
+    """
+
+    verb = Verb.WRITE
+    revoke = Revoke.PAGES
+
+    def __init__(
+        self, agent: Agent, role: Role, device: str, plugins: Sequence[str], *, pins: bool
+    ) -> None:
+        self._agent = agent
+        self._role = role
+        self.device = device
+        self.pins = pins
+        self.protocol = ",".join(plugins)
+        kind, _, number = device.partition(":")
+        self._memory = "DRAM" if kind == "cpu" else "VRAM"
+        self._number = int(number or 0)
+        self._watch = ThreadWatch("nixl")
+        self._ids = itertools.count(1)
+        self._own: dict[int, tuple[Region, Any]] = {}
+        self._contacts: dict[str, Contact] = {}
+        self._lines: Counter[str] = Counter()
+        """Lines to each peer: a new one may come up before the end of the old one was noticed."""
+        self._closed = False
+
+    def register(self, address: int, nbytes: int, *, fd: int = -1) -> Region:
+        registered = self._agent.register(self._memory, Place(address, nbytes, self._number))
+        word = MemoryWord(self._memory, self._number, self._agent.metadata(registered))
+        region = Region(next(self._ids), address, nbytes, msgspec.msgpack.encode(word), -1)
+        self._own[region.id] = region, registered
+        return region
+
+    def unregister(self, region: Region) -> None:
+        found = self._own.pop(region.id, None)
+        if found is not None:
+            self._agent.unregister(found[1])
+
+    def attach(self, peer: str, region: Region) -> RemoteRegion:
+        return RemoteRegion(region.id, region.nbytes, 0, read_target(peer, region))
+
+    def detach(self, remote: RemoteRegion) -> None:
+        target: Target = remote.handle
+        contact = self._contacts.get(target.peer)
+        if contact is not None and not self._closed:
+            self._in_thread(partial(contact.withdraw, target))
+
+    def describe(self) -> bytes:
+        return msgspec.msgpack.encode(AgentWord(self._agent.name, self._agent.connection()))
+
+    def meet(self, peer: str, descriptor: bytes) -> None:
+        word = read_agent(descriptor)
+        self._lines[peer] += 1
+        if peer not in self._contacts:
+            contact = self._contacts[peer] = Contact(self._agent, self._memory, word)
+            if self._role == "sender":
+                self._in_thread(contact.connect)
+
+    def part(self, peer: str) -> None:
+        self._lines[peer] -= 1
+        if self._lines[peer] < 1:
+            del self._lines[peer]
+            contact = self._contacts.pop(peer, None)
+            if contact is not None and self._role == "sender" and not self._closed:
+                self._in_thread(contact.close)
+
+    async def write(
+        self, peer: str, moves: Sequence[Move], regions: dict[int, RemoteRegion]
+    ) -> None:
+        contact = self._contacts.get(peer)
+        if contact is None or self._closed:
+            raise EngineFault("the peer's agent is not known", status="unknown", backend=NAME)
+        check_moves(moves, regions, (region for region, _ in self._own.values()), NAME)
+        writes = [
+            Write(
+                Place(move.local, move.nbytes, self._number),
+                regions[move.region].handle,
+                move.offset,
+            )
+            for move in moves
+            if move.nbytes
+        ]
+        if not writes:
+            return
+        nbytes = sum(write.local.nbytes for write in writes)
+        try:
+            await self._watch.begin(partial(_begin, contact, writes), nbytes / SLOW + MOMENT)
+        except EngineFault as error:
+            raise EngineFault(
+                f"the engine could not write {nbytes:,} bytes to {contact.name}: {error}; "
+                "NIXL_LOG_LEVEL=WARNING shows its own words",
+                status=error.status,
+                backend=NAME,
+                peer=contact.name,
+            ) from None
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for region, _ in list(self._own.values()):
+            self.unregister(region)
+        contacts = list(self._contacts.values())
+        self._contacts.clear()
+        self._watch.close(partial(_close_all, contacts), self._agent.destroy)
+
+    def _in_thread(self, call: Callable[[], None]) -> None:
+        self._watch.run(call).add_done_callback(_heard)
+
+
+def _begin(contact: Contact, writes: Sequence[Write]) -> Callable[[], bool]:
+    transfer = contact.begin(writes)
+
+    def ended() -> bool:
+        try:
+            over = transfer.ended()
+        except EngineFault:
+            contact.ended(well=False)
+            raise
+        if over:
+            contact.ended(well=True)
+        return over
+
+    try:
+        transfer.post()
+    except EngineFault:
+        contact.ended(well=False)
+        raise
+    return ended
+
+
+def _close_all(contacts: Sequence[Contact]) -> None:
+    for contact in contacts:
+        contact.close()
+
+
+def _heard(future: asyncio.Future[None]) -> None:
+    """The next write is told of it."""
+    if not future.cancelled():
+        future.exception()
