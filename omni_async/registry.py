@@ -32,6 +32,7 @@ _SHIPPED = {
         "omni_async.backends.mooncake_store:MooncakeStoreBackend",
     ),
     "nixl": ("NixlConnector", "omni_async.backends.nixl:NixlBackend"),
+    "yuanrong": ("YuanrongConnector", "omni_async.backends.yuanrong:YuanrongBackend"),
 }
 """alias → (connector name, where it is)."""
 
@@ -40,7 +41,6 @@ PLANNED = {
         "MoriTransferEngineConnector",
         "omni_async.backends.mori:MoriTransferEngineOptions",
     ),
-    "yuanrong": ("YuanrongConnector", "omni_async.backends.yuanrong:YuanrongOptions"),
     "yuanrong-te": (
         "YuanrongTransferEngineConnector",
         "omni_async.backends.yuanrong_te:YuanrongTransferEngineOptions",

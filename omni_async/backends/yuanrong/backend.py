@@ -1,0 +1,47 @@
+"""What Yuanrong's datasystem offers to the hall.
+
+In: options. Out: a client of a worker, memory that its process can map.
+Never: imports the vendor in this process.
+"""
+
+from __future__ import annotations
+
+from ...abc import MemorySource, Options, StoreBackend
+from ...abc.store import Store
+from ...model import Capabilities, Role, Verb
+from ...pool.memory import MemfdMemory
+from .config import YuanrongOptions
+from .line import NAME
+from .store import YuanrongStore
+
+
+class YuanrongBackend(StoreBackend):
+    """``yuanrong``: a worker of the datasystem keeps the bytes."""
+
+    name = NAME
+    alias = "yuanrong"
+    options = YuanrongOptions
+
+    def capabilities(self, options: Options) -> Capabilities:
+        return Capabilities(
+            backend=self.name,
+            verb=Verb.STORE,
+            cross_host=True,
+            notifies=False,
+            exclusive=False,
+            credit=False,
+            recall=False,
+        )
+
+    async def store(self, options: Options, role: Role) -> Store:
+        store = YuanrongStore(_mine(options))
+        await store.open()
+        return store
+
+    def memory(self, options: Options, role: Role) -> MemorySource:
+        return MemfdMemory()
+
+
+def _mine(options: Options) -> YuanrongOptions:
+    assert isinstance(options, YuanrongOptions)
+    return options
