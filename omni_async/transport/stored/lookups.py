@@ -10,7 +10,6 @@ who wait, each question names the newest, whose payloads are likely the next, an
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 
@@ -50,8 +49,10 @@ class LookUps:
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         """Oldest first."""
         self._count = 0
-        self._round: deque[str] = deque()
-        """Who is still to be asked for in this round."""
+        self._round: list[str] = []
+        """Who is asked for in this round."""
+        self._asked = 0
+        """How many of them have been."""
         self._event = 0.0
         """When the last one came or was told."""
         self._task: asyncio.Task[None] | None = None
@@ -128,6 +129,8 @@ class LookUps:
         self.questions += 1
         there = await self._contains(names)
         self.trouble = None
+        if True not in there:  # most of the time, and quicker found out this way
+            return
         for name, found in zip(names, there, strict=True):
             if found and name in self._waiting:
                 self._event = self._loop.time()
@@ -141,14 +144,13 @@ class LookUps:
         if len(waiting) <= BATCH:
             self._round.clear()
             return list(waiting)
-        names = dict.fromkeys(islice(reversed(waiting), NEWEST))
-        if not self._round:
-            self._round.extend(waiting)
-        while self._round and len(names) < BATCH:
-            name = self._round.popleft()
-            if name in waiting:
-                names[name] = None
-        return list(names)
+        newest = list(islice(reversed(waiting), NEWEST))
+        if self._asked >= len(self._round):
+            self._round, self._asked = list(waiting), 0
+        end = self._asked + BATCH - NEWEST
+        turn = self._round[self._asked : end]
+        self._asked = end
+        return list(dict.fromkeys(newest + [name for name in turn if name in waiting]))
 
     def _interval(self) -> float:
         idle = self._loop.time() - self._event
