@@ -6,9 +6,7 @@ Never: knows a vendor.
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from .._aio.executor import OwnedExecutor
 from ..abc import Channels, DirectBackend, Options, RemoteRegion
@@ -78,15 +76,3 @@ def check_moves(
                 status="not registered",
                 backend=backend,
             )
-
-
-@contextlib.contextmanager
-def environment(ours: dict[str, str]) -> Iterator[None]:
-    """Variables that a vendor reads meanwhile; what the user has set stays as it is."""
-    unset = {name: value for name, value in ours.items() if name not in os.environ}
-    os.environ.update(unset)
-    try:
-        yield
-    finally:
-        for name in unset:
-            del os.environ[name]

@@ -27,3 +27,8 @@ class TestNixl(TransportConformance):
 
     def extra(self, role: Role) -> Mapping[str, Any]:
         return {"inline_limit": 256}
+
+
+class TestNixlOverTcp(TestNixl):
+    connector = "nixl-over-tcp"
+    target = "tests.backends.nixl.over_tcp:NixlOverTcp"

@@ -17,11 +17,11 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 from ..._aio.fork import generation
 from ...errors import BackendUnavailable, ConfigError, EngineFault
+from ..environment import environment as environment  # others of Mooncake's take it from here
 
 NAME = "MooncakeTransferEngineConnector"
 
@@ -247,18 +247,6 @@ def _start(host: str, protocol: str, devices: str) -> NativeEngine:
         )
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))  # for ever: see the head of this module
     return NativeEngine(native, host, protocol)
-
-
-@contextlib.contextmanager
-def environment(ours: dict[str, str]) -> Iterator[None]:
-    """Variables that the vendor reads meanwhile; what the user has set stays as it is."""
-    unset = {name: value for name, value in ours.items() if name not in os.environ}
-    os.environ.update(unset)
-    try:
-        yield
-    finally:
-        for name in unset:
-            del os.environ[name]
 
 
 def _check(status: int, what: str) -> None:

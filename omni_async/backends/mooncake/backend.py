@@ -11,11 +11,11 @@ import sys
 from typing import Any
 
 from ..._aio.executor import OwnedExecutor
-from ...abc import Channels, DirectBackend, Engine, MemorySource, Options, Revoke
+from ...abc import Engine, MemorySource, Options, Revoke
 from ...model import Capabilities, Role, Verb
 from ...pool.device import DeviceMemory, PinnedMemory
 from ...pool.memory import AnonymousMemory
-from ...rendezvous.zmq_hosts import local_places
+from ..addressed import AddressedBackend, host_of
 from ._native import NAME, shared_engine
 from .checks import check, named_devices
 from .config import MooncakeTransferEngineOptions
@@ -25,7 +25,7 @@ DEVICE_POOL = 2 << 30
 """Bytes of a pool on a device, unless said otherwise: a GPU's memory has better uses."""
 
 
-class MooncakeTransferEngineBackend(DirectBackend):
+class MooncakeTransferEngineBackend(AddressedBackend):
     """``mooncake``: the sender writes into the receiver's memory, over TCP or RDMA."""
 
     name = NAME
@@ -48,7 +48,7 @@ class MooncakeTransferEngineBackend(DirectBackend):
         executor = OwnedExecutor("mooncake-opening", 1)
         try:
             # One address for the engine and the channel: peers are told both, and reach both or none.
-            host = (await local_places(mine.host, 0, executor))[0].host
+            host = await host_of(mine, executor)
             devices = ",".join(named_devices(mine, os.environ))
             found: dict[str, object] = {"host": host, "device_name": devices}
             if mine.memory_pool_size is None and mine.memory_pool_device != "cpu":
@@ -77,19 +77,6 @@ class MooncakeTransferEngineBackend(DirectBackend):
             return DeviceMemory(device, torch)
         cuda = _cuda()
         return AnonymousMemory() if cuda is None else PinnedMemory(cuda)
-
-    def channels(self, options: Options) -> Channels:
-        from ...rendezvous.zmq_channel import ZmqChannels  # zmq is not loaded for options alone
-
-        mine = _mine(options)
-        return ZmqChannels(
-            host=mine.host,
-            port=mine.zmq_port,
-            sender_host=mine.sender_host,
-            sender_port=mine.sender_zmq_port,
-            peer_timeout=mine.peer_timeout,
-            curve=mine.curve_keys,
-        )
 
 
 def _cuda() -> Any:

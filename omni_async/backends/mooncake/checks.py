@@ -11,11 +11,11 @@ import re
 import resource
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import BackendUnavailable, ConfigError
+from ..machine import device_trouble, version
 from ._native import NAME, load, rdma_devices
 from .config import MooncakeTransferEngineOptions
 
@@ -38,26 +38,6 @@ class Problem(NamedTuple):
     """The option or variable that contradicts the machine; empty where the machine lacks something."""
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _device_trouble(device: str) -> str | None:
-    try:
-        import torch
-    except ImportError as error:
-        return f"PyTorch cannot be imported ({error})"
-    kind, _, number = device.partition(":")
-    runtime = getattr(torch, kind, None)
-    if runtime is None or not runtime.is_available():
-        return f"PyTorch finds no {kind} here"
-    count = runtime.device_count()
-    return None if int(number or 0) < count else f"there are {count} of them"
-
-
 def _memlock() -> int:
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return limit if limit != resource.RLIM_INFINITY else 1 << 63
@@ -72,9 +52,9 @@ class Machine:
     memlock: Callable[[], int] = _memlock
     """Bytes that may be pinned."""
     load: Callable[[str], object] = load
-    version: Callable[[str], str | None] = _version
+    version: Callable[[str], str | None] = version
     """Of an installed package; ``None`` where it is not installed."""
-    device_trouble: Callable[[str], str | None] = _device_trouble
+    device_trouble: Callable[[str], str | None] = device_trouble
     """Why a pool cannot be on a device."""
     rdma_devices: Callable[[], list[str]] = rdma_devices
     """Devices that the RDMA library can drive."""

@@ -18,6 +18,7 @@ from ..._aio.executor import OwnedExecutor
 from ...abc import Engine, RemoteRegion, Revoke
 from ...errors import EngineFault, ProtocolError
 from ...model import Move, Region, Role, Verb
+from ..addressed import check_moves
 from ._native import NAME, NativeEngine
 from .contact import Contact, EngineWord, Target, read_word
 
@@ -113,9 +114,15 @@ class MooncakeEngine(Engine):
             raise EngineFault("the peer's engine is not known", status="unknown", backend=NAME)
         if not contact.ready:
             await contact.wait_ready()
-        targets = [self._target(move, regions) for move in moves if move.nbytes]
-        if targets:
-            await contact.write(targets)
+        wanted = [move for move in moves if move.nbytes]
+        check_moves(wanted, regions, self._own.values(), NAME)
+        if wanted:
+            await contact.write(
+                [
+                    Target(move.local, regions[move.region].handle + move.offset, move.nbytes)
+                    for move in wanted
+                ]
+            )
 
     def close(self) -> None:
         for contact in self._contacts.values():
@@ -125,22 +132,3 @@ class MooncakeEngine(Engine):
             self.unregister(region)
         self._watch.close()
         self._executor.close()
-
-    def _target(self, move: Move, regions: dict[int, RemoteRegion]) -> Target:
-        remote = regions.get(move.region)
-        if remote is None:
-            raise EngineFault(
-                f"the peer has no region {move.region}", status="unknown region", backend=NAME
-            )
-        if move.nbytes < 0 or not 0 <= move.offset <= remote.nbytes - move.nbytes:
-            raise EngineFault(
-                f"{move} leaves the peer's region", status="out of bounds", backend=NAME
-            )
-        if not any(
-            own.address <= move.local <= own.address + own.nbytes - move.nbytes
-            for own in self._own.values()
-        ):
-            raise EngineFault(
-                f"{move} leaves the memory registered here", status="not registered", backend=NAME
-            )
-        return Target(move.local, remote.handle + move.offset, move.nbytes)

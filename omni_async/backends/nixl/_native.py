@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from ...errors import BackendUnavailable, ConfigError, EngineFault
-from ..addressed import environment
+from ..environment import environment
 
 NAME = "NixlConnector"
 VARIANTS = ("nixl_cu12", "nixl_cu13", "nixl_rocm")
@@ -191,6 +191,13 @@ class Agent:
                 status="MISMATCH",
                 backend=NAME,
             )
+
+    def dial(self, name: str) -> None:
+        """Begin to connect to a peer, so that the first write finds the way; waits for nothing."""
+        with contextlib.suppress(
+            *self.errors
+        ):  # a plug-in need not, and a write tells what is wrong
+            self.native.makeConnection(name, [])
 
     def forget(self, name: str) -> None:
         """Forget all that a peer told, and disconnect: writes to it end at once, with an error."""

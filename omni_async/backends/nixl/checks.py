@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
 from ...errors import BackendUnavailable, ConfigError
+from ..machine import device_trouble, version
 from ._native import NAME, VARIANTS, load
 from .config import NixlOptions
 
@@ -25,35 +25,15 @@ INSTALL = (
 )
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _device_trouble(device: str) -> str | None:
-    try:
-        import torch
-    except ImportError as error:
-        return f"PyTorch cannot be imported ({error})"
-    kind, _, number = device.partition(":")
-    runtime = getattr(torch, kind, None)
-    if runtime is None or not runtime.is_available():
-        return f"PyTorch finds no {kind} here"
-    count = runtime.device_count()
-    return None if int(number or 0) < count else f"there are {count} of them"
-
-
 @dataclass(frozen=True)
 class Machine:
     """Where to look."""
 
     root: Path = Path("/")
     load: Callable[[], ModuleType] = load
-    version: Callable[[str], str | None] = _version
+    version: Callable[[str], str | None] = version
     """Of an installed package; ``None`` where it is not installed."""
-    device_trouble: Callable[[str], str | None] = _device_trouble
+    device_trouble: Callable[[str], str | None] = device_trouble
     """Why a pool cannot be on a device."""
 
 
@@ -114,10 +94,9 @@ def _problems(device: str, machine: Machine) -> Iterator[tuple[str, str]]:
             yield f"the library {library[1]} is missing", f"install what brings {library[1]}"
     else:
         if not hasattr(module.nixlAgentConfig, "pthrDelay"):
+            packages = (*(one.replace("_", "-") for one in VARIANTS), "nixl")
             told = ", ".join(
-                f"{name} {version}"
-                for name in (*(one.replace("_", "-") for one in VARIANTS), "nixl")
-                if (version := machine.version(name)) is not None
+                f"{one} {found}" for one in packages if (found := machine.version(one))
             )
             wanted = ".".join(map(str, OLDEST))
             yield f"{told or 'nixl'} is too old, {wanted} is needed", INSTALL

@@ -126,6 +126,7 @@ class Contact:
             self._connected = self._stale = False
         if not self._connected:
             self._agent.learn(self.name, self.word.connection)
+            self._agent.dial(self.name)
             self._connected = True
 
     def begin(self, writes: Sequence[Write]) -> Transfer:

@@ -106,18 +106,18 @@ class NixlEngine(Engine):
         contact = self._contacts.get(peer)
         if contact is None or self._closed:
             raise EngineFault("the peer's agent is not known", status="unknown", backend=NAME)
-        check_moves(moves, regions, (region for region, _ in self._own.values()), NAME)
+        wanted = [move for move in moves if move.nbytes]
+        check_moves(wanted, regions, (region for region, _ in self._own.values()), NAME)
+        if not wanted:
+            return
         writes = [
             Write(
                 Place(move.local, move.nbytes, self._number),
                 regions[move.region].handle,
                 move.offset,
             )
-            for move in moves
-            if move.nbytes
+            for move in wanted
         ]
-        if not writes:
-            return
         nbytes = sum(write.local.nbytes for write in writes)
         try:
             await self._watch.begin(partial(_begin, contact, writes), nbytes / SLOW + MOMENT)
