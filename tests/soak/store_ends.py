@@ -26,7 +26,6 @@ STORES = (MOONCAKE, YUANRONG)
 
 SEGMENT = 96 << 20
 POOL = 48 << 20
-PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class StoreEnds:
@@ -79,15 +78,14 @@ def store_ends(connector: str, namespace: str) -> Iterator[StoreEnds]:
 
 
 def resident(pid: int) -> int:
-    """Bytes of a process in memory, those of its children too; shared memory counts where it is made."""
-    total = int(_words(f"/proc/{pid}/statm")[1]) * PAGE
+    """Bytes of a process in memory that no file backs, and those of its children; shared ones once."""
+    total = _kilobytes(pid, "RssAnon") + _kilobytes(pid, "RssShmem")
     for thread in os.listdir(f"/proc/{pid}/task"):
-        for child in _words(f"/proc/{pid}/task/{thread}/children"):
-            fields = _words(f"/proc/{child}/statm")
-            total += (int(fields[1]) - int(fields[2])) * PAGE
-    return total
+        with open(f"/proc/{pid}/task/{thread}/children") as file:
+            total += sum(_kilobytes(int(child), "RssAnon") for child in file.read().split())
+    return total << 10
 
 
-def _words(path: str) -> list[str]:
-    with open(path) as file:
-        return file.read().split()
+def _kilobytes(pid: int, field: str) -> int:
+    with open(f"/proc/{pid}/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(field))
