@@ -60,16 +60,15 @@ class MooncakeStore(Store):
     plain_name = name
 
     def register(self, address: int, nbytes: int, *, fd: int = -1) -> Region:
-        if self.pins:
-            status = self._client.register(address, nbytes)
-            if status:
-                raise self._fault(status, f"cannot register {nbytes:,} bytes at {address:#x}")
+        status = self._client.register(address, nbytes)
+        if status and self.pins:
+            raise self._fault(status, f"cannot register {nbytes:,} bytes at {address:#x}")
         region = Region(next(self._ids), address, nbytes, b"", fd)
         self._regions[region.id] = region
         return region
 
     def unregister(self, region: Region) -> None:
-        if self._regions.pop(region.id, None) is not None and self.pins:
+        if self._regions.pop(region.id, None) is not None:
             self._client.unregister(region.address)
 
     def put(

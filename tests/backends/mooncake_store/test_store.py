@@ -164,6 +164,14 @@ async def test_the_local_buffer_is_no_limit(
     await small.delete(name, own=True)
 
 
+async def test_memory_that_could_not_be_registered(owner: Desk, guest: Desk, name: str) -> None:
+    """With TCP nothing depends on it."""
+    guest.store.unregister(guest.region)
+    await guest.put(name, b"x" * 20 * MIB)
+    assert await guest.get(name) == b"x" * 20 * MIB
+    assert await owner.delete(name, own=True) is Gone.DELETED
+
+
 async def test_the_loop_is_free_while_bytes_move(guest: Desk, name: str) -> None:
     longest = 0.0
 
