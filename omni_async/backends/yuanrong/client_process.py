@@ -321,6 +321,7 @@ def main() -> None:
         process.run()
     finally:
         process.close()
+    os._exit(0)  # nobody waits for the vendor's threads
 
 
 if __name__ == "__main__":

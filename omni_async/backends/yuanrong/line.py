@@ -23,8 +23,8 @@ ENDED = "client ended"
 """Status of the faults of calls whose process has ended under them."""
 _READ = 1 << 18
 _SEND_BUFFER = 1 << 20
-_GRACE = 0.5
-"""Seconds for what a process still has to answer."""
+_GRACE = 0.4
+"""Seconds for what a process still has to answer, and for one that was killed to be gone."""
 
 
 class ClientLine:
@@ -123,7 +123,9 @@ class ClientLine:
         self._hang_up("it was closed")
         if not self.gone:
             await asyncio.wait([self._exit], timeout=within)
-        self.abort()
+        if not self.gone:
+            self._process.kill()
+            await asyncio.wait([self._exit], timeout=_GRACE)
 
     def abort(self) -> None:
         """Kill it, and wait for the moments that takes. Idempotent."""

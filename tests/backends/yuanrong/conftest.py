@@ -1,0 +1,145 @@
+"""What tests of the datasystem need: workers, stores over them, the vendor's client beside them.
+
+In: a machine. Out: stores with memory beside them; a skip where the vendor's package cannot be loaded.
+Never: leaves a server or a process behind.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omni_async.cli.servers.yuanrong import YuanrongWorker
+from tests.cases.processes import Process, Processes
+from tests.stores import loaded_or_skip, served
+
+from .desk import ROOM, YuanrongDesk, opened
+
+AGENT = "tests.backends.yuanrong.agent"
+MIB = 1 << 20
+MEMORY = 256 * MIB
+"""Of a worker."""
+REQ_TIMEOUT = 2.0
+
+Open = Callable[..., Awaitable[YuanrongDesk]]
+
+
+@pytest.fixture(scope="session")
+def yuanrong_worker() -> Iterator[YuanrongWorker]:
+    """A worker that nobody may stop."""
+    loaded_or_skip("yr.datasystem.kv_client")
+    yield from served(YuanrongWorker("--client_dead_timeout_s=3", memory=MEMORY))
+
+
+@pytest.fixture(scope="session")
+def other_worker(yuanrong_worker: YuanrongWorker) -> Iterator[YuanrongWorker]:
+    """Another one beside it."""
+    yield from served(
+        YuanrongWorker("--client_dead_timeout_s=3", memory=MEMORY, beside=yuanrong_worker)
+    )
+
+
+@pytest.fixture
+def own_worker() -> Iterator[YuanrongWorker]:
+    """A worker of this test alone, not started yet."""
+    loaded_or_skip("yr.datasystem.kv_client")
+    worker = YuanrongWorker(memory=MEMORY)
+    yield worker
+    worker.kill()  # it needs seconds to end in peace
+    worker.close()
+
+
+@pytest.fixture
+def name() -> str:
+    """One that no other test uses: what a test leaves stays in the shared worker."""
+    return f"{uuid.uuid4().hex}:0_1"
+
+
+@pytest.fixture
+async def open_desk() -> AsyncIterator[Open]:
+    """Opens stores, and closes them in the end."""
+    desks: list[YuanrongDesk] = []
+
+    async def open_one(worker: YuanrongWorker, room: int = ROOM, **extra: Any) -> YuanrongDesk:
+        told = {"req_timeout_ms": int(REQ_TIMEOUT * 1000), **worker.extra("sender"), **extra}
+        desks.append(YuanrongDesk(await opened(told), room))
+        return desks[-1]
+
+    yield open_one
+    for desk in desks:
+        desk.store.abort()  # what a close does is for a test of its own
+
+
+@pytest.fixture
+async def desk(yuanrong_worker: YuanrongWorker, open_desk: Open) -> YuanrongDesk:
+    return await open_desk(yuanrong_worker)
+
+
+@pytest.fixture
+def processes(namespace: str) -> Iterator[Processes]:
+    with Processes(namespace) as started:
+        yield started
+
+
+StartAgent = Callable[..., Awaitable[Process]]
+
+
+@pytest.fixture
+def start_agent(processes: Processes) -> StartAgent:
+    """Starts a process with a store that is open."""
+
+    async def start_one(worker: YuanrongWorker, **extra: Any) -> Process:
+        agent = processes.start(AGENT, extra={**worker.extra("sender"), **extra})
+        await agent.do("open")
+        return agent
+
+    return start_one
+
+
+class Vendor:
+    """The vendor's client in this process, for what only others do, and to look at the worker."""
+
+    def __init__(self, worker: YuanrongWorker) -> None:
+        from yr.datasystem import KVClient, WriteMode  # type: ignore[import-not-found]
+
+        port = worker.port("worker")
+        self.modes = WriteMode
+        self.client = KVClient("127.0.0.1", port, connect_timeout_ms=500, req_timeout_ms=1000)
+        self.client.init()
+
+    def allocated(self) -> int:
+        """Bytes of the worker's memory that are in use: it tells who asks for more than there is."""
+        with pytest.raises(RuntimeError) as caught:
+            self.client.mcreate(["all"], [1 << 50])
+        found = re.search(r"Total allocated (\d+)", str(caught.value))
+        assert found is not None, caught.value
+        return int(found[1])
+
+
+@pytest.fixture
+def vendor(
+    yuanrong_worker: YuanrongWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Vendor:
+    monkeypatch.setenv("DATASYSTEM_CLIENT_LOG_DIR", str(tmp_path))
+    return Vendor(yuanrong_worker)
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process, and it is no corpse."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def resident(pid: int) -> int:
+    """Bytes of a process in memory."""
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
