@@ -65,6 +65,35 @@ class MooncakeTransferEngineConnector(SharedMemoryConnector):
         return found
 """
 
+STORE = """
+from types import SimpleNamespace
+from .shm_connector import SharedMemoryConnector
+
+class {name}(SharedMemoryConnector):
+    def __init__(self, config):
+        super().__init__(config)
+        assert {options} <= set(config)
+        self.store = SimpleNamespace(remove=lambda key, force: self.removed.append(key))
+        self.client = SimpleNamespace(delete=lambda keys: self.removed.extend(keys))
+        self.removed = []
+
+    def _make_key(self, key, from_stage, to_stage):
+        return f"{{key}}@{{from_stage}}_{{to_stage}}"
+
+    def put(self, from_stage, to_stage, key, value):
+        done, nbytes, _ = super().put(from_stage, to_stage, key, value)
+        return done, nbytes, None
+
+    def get(self, from_stage, to_stage, key, metadata=None):
+        import time
+        assert metadata is None
+        for _ in range(20):
+            found = super().get(from_stage, to_stage, key)
+            if found is not None:
+                return found
+            time.sleep(0.05)
+"""
+
 ADAPTER = """
 import importlib, threading, time
 from collections import deque
@@ -143,6 +172,12 @@ FILES = {
     "vllm_omni/distributed/omni_connectors/connectors/shm_connector.py": CONNECTOR,
     "vllm_omni/distributed/omni_connectors/connectors/mooncake_transfer_engine_connector.py": (
         MOONCAKE
+    ),
+    "vllm_omni/distributed/omni_connectors/connectors/mooncake_store_connector.py": STORE.format(
+        name="MooncakeStoreConnector", options={"host", "master", "metadata_server", "localbuf"}
+    ),
+    "vllm_omni/distributed/omni_connectors/connectors/yuanrong_connector.py": STORE.format(
+        name="YuanrongConnector", options={"host", "port"}
     ),
     "vllm_omni/data_entry_keys.py": (
         "from types import SimpleNamespace\n"

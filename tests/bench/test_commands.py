@@ -20,6 +20,7 @@ from omni_async.cli.bench import (
     load,
     mooncake,
     parked,
+    stores,
     stream_figures,
     streams,
 )
@@ -27,6 +28,7 @@ from omni_async.cli.bench.pace import Pace
 from omni_async.cli.bench.payload import Mismatch
 from omni_async.cli.bench.workers import WorkerFailed, Workers
 from tests.engines import need_mooncake
+from tests.stores import loaded_or_skip
 
 torch = pytest.importorskip("torch")
 
@@ -124,6 +126,55 @@ def test_mooncake_alone(
     assert code == 0
     assert out.startswith("omni_async alone: no wheel of the peer was given")
     assert "paced" not in out
+
+
+@pytest.mark.usefixtures("clean_modules")
+@pytest.mark.parametrize("benchmark", sorted(contest.STORES))
+def test_stores_against_a_peer(
+    capsys: pytest.CaptureFixture[str], wheel: Path, benchmark: str
+) -> None:
+    loaded_or_skip({"mooncake-store": "mooncake.store"}.get(benchmark, "yr.datasystem.kv_client"))
+    code, out = bench(
+        capsys, benchmark, "--json", "--sizes", "4K,1M", "--rounds", "1", "--scale", "0.02",
+        "--loop", "asyncio", "--peer", str(wheel),
+    )  # fmt: skip
+    assert code == 0
+    result = json.loads(out)
+    assert "0.30.0" in result["peer"]
+    assert {row["side"] for row in result["rows"]} == {
+        "ours, asyncio, told when it is there",
+        "ours, asyncio, get waits",
+        contest.PEER_TOLD,
+        contest.PEER_WAITS,
+    }
+    assert result["loop"]["waiting"] >= 10
+    assert all(row["traffic"]["ticks"] for row in result["loop"]["rows"])
+    assert result["waiting"]["alone"]["count"] >= 3
+    assert min(result["waiting"]["cpu_percent"].values()) > 0
+    names = [goal["name"] for goal in result["goals"]]
+    if benchmark == "mooncake-store":
+        assert names[:3] == [
+            "4 KB faster than the peer",
+            "4 KB sooner to a waiting get",
+            "1 MB faster than the peer",
+        ]
+    assert "99.9th percentile gap above that of the ticker alone, asyncio, process 1" in names
+    assert sum("gets wait" in name for name in names) == 3
+    text = stores.report(result)
+    for word in ("put to delivery", "gap between ticks", "1 MB", "times faster"):
+        assert word in text
+
+
+def test_a_part_of_the_benchmark_of_a_store(capsys: pytest.CaptureFixture[str]) -> None:
+    loaded_or_skip("mooncake.store")
+    code, out = bench(
+        capsys, "mooncake-store", "--parts", "waiting", "--scale", "0.01", "--loop", "asyncio"
+    )
+    assert code == 0
+    assert out.startswith("omni_async over MooncakeStoreConnector")
+    assert "one way" not in out
+    assert "ticks" not in out
+    assert "100 gets wait" in out
 
 
 @pytest.mark.usefixtures("clean_modules")
