@@ -222,9 +222,10 @@ def docs(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """A benchmark by name: `nox -s bench -- shm`; the other library comes from the index."""
     args = list(session.posargs or ["shm"])
-    vendors = [name for name in SYSTEM_LIBRARIES if name in args]
-    python = _shared(session, "bench", extras=["demo", "uvloop", *vendors])
-    if args[0] in ("shm", "mooncake", "streams") and "--peer" not in args:
+    vendors = {"mooncake": "mooncake", "mooncake-store": "mooncake", "yuanrong": "yuanrong"}
+    extras = [vendors[name] for name in args if name in vendors]
+    python = _shared(session, "bench", extras=["demo", "uvloop", *extras])
+    if args[0] in ("shm", "streams", *vendors) and "--peer" not in args:
         args += ["--peer", str(_peer_wheel(session, python))]
     session.run(_script(python), "bench", *args, external=True)
 
