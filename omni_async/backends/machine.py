@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import metadata
 
 
-def version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
     """Of an installed package; ``None`` where it is not installed."""
     try:
         return metadata.version(package)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import BackendUnavailable, ConfigError
-from ..machine import device_trouble, version
+from ..machine import device_trouble, version_of
 from ._native import NAME, load, rdma_devices
 from .config import MooncakeTransferEngineOptions
 
@@ -52,7 +52,7 @@ class Machine:
     memlock: Callable[[], int] = _memlock
     """Bytes that may be pinned."""
     load: Callable[[str], object] = load
-    version: Callable[[str], str | None] = version
+    version: Callable[[str], str | None] = version_of
     """Of an installed package; ``None`` where it is not installed."""
     device_trouble: Callable[[str], str | None] = device_trouble
     """Why a pool cannot be on a device."""

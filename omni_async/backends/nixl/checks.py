@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ...errors import BackendUnavailable, ConfigError
-from ..machine import device_trouble, version
+from ..machine import device_trouble, version_of
 from ._native import NAME, VARIANTS, load
 from .config import NixlOptions
 
@@ -31,7 +31,7 @@ class Machine:
 
     root: Path = Path("/")
     load: Callable[[], ModuleType] = load
-    version: Callable[[str], str | None] = version
+    version: Callable[[str], str | None] = version_of
     """Of an installed package; ``None`` where it is not installed."""
     device_trouble: Callable[[str], str | None] = device_trouble
     """Why a pool cannot be on a device."""
