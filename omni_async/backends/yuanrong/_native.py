@@ -118,10 +118,12 @@ class Client:
             left = deadline - time.monotonic()
             try:
                 socket.create_connection((self._host, self._port), max(left, _LOOK)).close()
-                self._client(self._limit_ms)
+                # It may take clients, and not be ready for their questions yet.
+                self.contains(["ready"])
             except (OSError, Refused) as error:
-                hopeless = isinstance(error, Refused) and error.kind != "silent"
-                if hopeless or left <= _LOOK:
+                if isinstance(error, Refused) and error.kind == "missing":
+                    raise
+                if left <= _LOOK:
                     raise Refused("silent", str(error)) from None
                 time.sleep(_LOOK)
             else:
@@ -271,6 +273,7 @@ _KINDS = {
     "RPC unavailable": "silent",
     "RPC deadline exceeded": "silent",
     "Client and Worker disconnect": "silent",
+    "Not ready": "silent",
 }
 
 

@@ -47,7 +47,7 @@ INSTALL = "pip install 'omni-async[yuanrong]'"
 SETTING = "--shared_memory_size_mb"
 """Of the worker."""
 _LONGEST_TTL = (1 << 32) - 1
-_CLOSING = 1.5
+_CLOSING = 1.0
 """Seconds for the client to take leave of the worker."""
 _SLACK = 10.0
 """Seconds beyond the vendor's own limit in which the client's process has to have said something."""
@@ -189,24 +189,26 @@ class YuanrongStore(Store):
         return connected
 
     def _settled(self, connected: asyncio.Future[Answer]) -> None:
-        if connected is self._connected and not connected.cancelled():
-            failed = connected.exception() is not None or isinstance(connected.result(), Failed)
-            if not failed:
-                self._connected = None
+        if connected is not self._connected:
+            return
+        self._connected = None
+        good = not connected.cancelled() and connected.exception() is None
+        if self._line is not None and not (good and isinstance(connected.result(), Done)):
+            self._retire(self._line)
 
     async def _reconnected(self) -> ClientLine:
         if self._closed:
             raise ClosedError(f"the client of the worker at {self.address} is closed")
-        line, connected = self._line, self._connected
-        if line is None or not line.open or connected is None:
+        connected = self._connected
+        if connected is None:
             try:
                 connected = self._begin(self._options.req_timeout_ms / 1000)
             except OSError as error:
                 raise EngineFault(
                     f"the client's process does not start: {error}", backend=NAME
                 ) from error
-            line = self._line
-            assert line is not None
+        line = self._line
+        assert line is not None
         answer = await asyncio.shield(connected)
         if isinstance(answer, Failed):
             raise self._error(answer)

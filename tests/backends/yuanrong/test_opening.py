@@ -147,8 +147,9 @@ async def test_an_older_package(
 
 async def test_opening_is_cancelled(free_port: int, started: list[int]) -> None:
     opening = asyncio.ensure_future(opened({"port": free_port}))
-    while not started:
+    for _ in range(5):
         await asyncio.sleep(0)
+    assert started
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
