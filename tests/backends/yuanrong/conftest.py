@@ -6,6 +6,7 @@ Never: leaves a server or a process behind.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import uuid
@@ -16,10 +17,11 @@ from typing import Any
 import pytest
 
 from omni_async.cli.servers.yuanrong import YuanrongWorker
+from tests.backends.mooncake_store.desk import ROOM
 from tests.cases.processes import Process, Processes
 from tests.stores import loaded_or_skip, served
 
-from .desk import ROOM, YuanrongDesk, opened
+from .desk import YuanrongDesk, opened
 
 AGENT = "tests.backends.yuanrong.agent"
 MIB = 1 << 20
@@ -106,11 +108,13 @@ class Vendor:
     """The vendor's client in this process, for what only others do, and to look at the worker."""
 
     def __init__(self, worker: YuanrongWorker) -> None:
-        from yr.datasystem import KVClient, WriteMode  # type: ignore[import-not-found]
+        module = importlib.import_module("yr.datasystem")
 
         port = worker.port("worker")
-        self.modes = WriteMode
-        self.client = KVClient("127.0.0.1", port, connect_timeout_ms=500, req_timeout_ms=1000)
+        self.modes: Any = module.WriteMode
+        self.client: Any = module.KVClient(
+            "127.0.0.1", port, connect_timeout_ms=500, req_timeout_ms=1000
+        )
         self.client.init()
 
     def allocated(self) -> int:

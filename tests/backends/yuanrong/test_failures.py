@@ -71,7 +71,7 @@ async def test_larger_than_the_worker(
         with pytest.raises(PayloadTooLarge, match="--shared_memory_size_mb") as caught:
             await desk.put_here(name, 2 * MEMORY, pieces)
         assert time.monotonic() - began < REQ_TIMEOUT + PATIENCE
-    assert (caught.value.nbytes, caught.value.limit) == (2 * MEMORY, MEMORY)
+        assert (caught.value.nbytes, caught.value.limit) == (2 * MEMORY, MEMORY)
     # The worker's allocator rounds up: this would fit by its size alone, but never does.
     with pytest.raises(PayloadTooLarge):
         await desk.put_here(name, MEMORY - 2 * MIB, pieces)

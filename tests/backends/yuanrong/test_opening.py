@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import signal
 import socket
@@ -130,9 +131,10 @@ async def test_an_older_package(
     open_desk: Open,
 ) -> None:
     """Before 0.8 it was called ``datasystem``."""
-    import yr.datasystem  # type: ignore[import-not-found]
-
-    origin = str(Path(yr.datasystem.__file__).parents[2])
+    found = importlib.util.find_spec("yr.datasystem")
+    assert found is not None
+    assert found.origin is not None
+    origin = str(Path(found.origin).parents[2])
     (tmp_path / "yr").mkdir()
     (tmp_path / "yr" / "__init__.py").write_text("")
     (tmp_path / "datasystem.py").write_text(
