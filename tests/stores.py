@@ -6,7 +6,9 @@ is not there. Never: shares a server that a test stops or kills: such a test sta
 
 from __future__ import annotations
 
-import importlib
+import functools
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -20,11 +22,19 @@ S = TypeVar("S", bound=Server)
 
 
 def loaded_or_skip(module: str) -> None:
-    """Skip a test where a vendor's module cannot be loaded."""
-    try:
-        importlib.import_module(module)
-    except ImportError as error:
-        pytest.skip(f"no {module}: {error}")
+    """Skip a test where a vendor's module cannot be loaded. It is loaded elsewhere: Mooncake's crashes a process
+    that has loaded Yuanrong's."""
+    if failure := _loading(module):
+        pytest.skip(f"no {module}: {failure}")
+
+
+@functools.cache
+def _loading(module: str) -> str:
+    """Why a module cannot be loaded; empty where it can."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {module}"], capture_output=True, text=True
+    )
+    return "" if done.returncode == 0 else (done.stderr.splitlines() or [""])[-1]
 
 
 def mooncake_store_or_skip() -> None:

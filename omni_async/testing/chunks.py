@@ -144,6 +144,7 @@ async def still(*sides: Side, within: float = 2.0) -> None:
 async def enter_writer(
     side: LocalSide, name: str, key: str, window: int | None, edge: list[str]
 ) -> None:
+    side.owners.add(key)
     stream = side.transport.edge(*edge).writer(key, window=window)
     side.streams[name] = await stream.__aenter__()
 

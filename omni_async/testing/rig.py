@@ -14,13 +14,13 @@ import itertools
 import os
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ..cli.free_ports import FreePorts
-from ..model import Endpoint, Health, Role
-from ..registry import options_for
+from ..model import Capabilities, Endpoint, Health, Role, Verb
+from ..registry import backend_for
 from ..transport import open_transport
-from .leaks import LeakError, freeze_old_objects, no_leaks, nothing, quiet
+from .leaks import LeakError, Trace, freeze_old_objects, no_leaks, nothing, quiet
 from .peer import named, new_loop, register
 from .processes import PeerProcess
 from .sides import LocalSide, RemoteSide, Side
@@ -42,6 +42,21 @@ class Way(enum.Enum):
     ONE_LOOP = "one loop"
     SENDER_AWAY = "sender in another process"
     RECEIVER_AWAY = "receiver in another process"
+
+
+POOL = 1 << 20
+
+
+class Narrow(NamedTuple):
+    """How a backend is given so little room that its puts have to wait."""
+
+    nbytes: int = POOL
+    """How much is kept at most."""
+    extra: Mapping[str, Mapping[str, Any]] = {
+        "sender": {"memory_pool_size": POOL},
+        "receiver": {"memory_pool_size": POOL},
+    }
+    """Options by role."""
 
 
 class Crew:
@@ -79,10 +94,12 @@ class Rig:
         target: str = "",
         folders: tuple[Path, ...] = (),
         kept: str = "",
+        narrow: Narrow | None = None,
     ) -> None:
         """Args:
         target: a backend class that is not shipped, as ``"package.module:Class"``.
         kept: likewise a :data:`~omni_async.testing.leaks.Kept`.
+        narrow: how this backend is given little room.
         """
         self.connector = connector
         self.way = way
@@ -94,8 +111,15 @@ class Rig:
         self._ports = FreePorts()
         if target:
             register(target)
-        self.addressed = options_for(connector).addressed
+        backend = backend_for(connector)
+        self.addressed = backend.options.addressed
         """Whether a receiver is told host and port of its sender."""
+        self.facts: Capabilities = backend.capabilities(
+            backend.options.model_validate(dict(extra.get("sender", {})))
+        )
+        self.stored = self.facts.verb is Verb.STORE
+        """The two ends meet at a store: neither hears of the other."""
+        self._narrow = narrow or Narrow()
         self._folders = folders
         self._kept = kept
         self._peer = crew.peer(loop) if way is not Way.ONE_LOOP else None
@@ -123,6 +147,22 @@ class Rig:
     async def pair(self, **options: Any) -> tuple[Side, Side]:
         """A sender of stage 0 and a receiver of stage 1."""
         return await self.sender(**options), await self.receiver(**options)
+
+    @property
+    def room(self) -> int:
+        """Bytes that are kept unread at most, between the ends of :meth:`narrow_pair`."""
+        return self._narrow.nbytes
+
+    async def narrow_sender(self, **options: Any) -> Side:
+        """A sender of stage 0 whose puts have to wait once :attr:`room` is full."""
+        return await self.sender(**{**self._narrow.extra.get("sender", {}), **options})
+
+    async def narrow_pair(self, **options: Any) -> tuple[Side, Side]:
+        """The same with a receiver of stage 1."""
+        return await self.narrow_sender(**options), await self.narrow_receiver(**options)
+
+    async def narrow_receiver(self, **options: Any) -> Side:
+        return await self.receiver(**{**self._narrow.extra.get("receiver", {}), **options})
 
     def opening(self, role: Role, stage: str, **options: Any) -> Any:
         """``open_transport`` here, for tests of the context manager itself."""
@@ -254,6 +294,9 @@ class Rig:
             for side, _ in sides:
                 if checked and (await side.health()).status != "closed":
                     await settle(side, pool_used=None)  # what nobody has fetched may be left
+            for side, role in sides if self.stored else ():
+                if role == "sender":  # there it would stay beyond its sender
+                    await side.sweep()
         finally:
             for turn in ("receiver", "sender"):
                 for side, role in sides:
@@ -276,16 +319,27 @@ _OWN = frozenset({"namespace", "rank", "replica", "linger"})
 
 
 async def settle(side: Side, **gauges: Any) -> Health:
-    """:func:`omni_async.testing.leaks.quiet` for a side in either process."""
+    """:func:`omni_async.testing.leaks.quiet` for a side in either process.
+
+    The sender to a store is told of no delivery. So where nothing is to be held it asks for what it has put.
+    """
+    loop = asyncio.get_running_loop()
+    within = gauges.pop("within", 2.0)
+    deadline = loop.time() + within
+    facts = await side.capabilities()
+    if facts.verb is Verb.STORE and gauges.get("pool_used", 0) == 0:
+        health = await side.health()
+        if health.status == "healthy" and (left := await side.drain(within)):
+            trace = Trace("payload", "payloads", f"{left} that nobody has fetched")
+            raise LeakError(f"{facts.backend} keeps {trace.name}", [trace])
     if isinstance(side, LocalSide):
-        return await quiet(side.transport, **gauges)
-    deadline = asyncio.get_running_loop().time() + gauges.pop("within", 2.0)
+        return await quiet(side.transport, within=within, **gauges)
     while True:
         snapshot = await side.health()
         try:
             return await quiet(_Snapshot(snapshot), within=0.0, **gauges)
         except LeakError:
-            if asyncio.get_running_loop().time() > deadline:
+            if loop.time() > deadline:
                 raise
         await asyncio.sleep(0.01)
 

@@ -114,6 +114,10 @@ class Side(abc.ABC):
         """:meth:`forget` all."""
 
     @abc.abstractmethod
+    async def sweep(self) -> None:
+        """Clean up whatever was put through this side."""
+
+    @abc.abstractmethod
     async def cleanup(self, request_id: str) -> int:
         """``Transport.cleanup``."""
 
@@ -154,6 +158,8 @@ class LocalSide(Side):
         self._kept: dict[str, tuple[Delivery, Any]] = {}
         self.streams: dict[str, ChunkWriter | ChunkReader] = {}
         """For :mod:`omni_async.testing.chunks`."""
+        self.owners: set[str] = set()
+        """Of what was put here."""
 
     async def put(
         self,
@@ -178,6 +184,7 @@ class LocalSide(Side):
             tensor.numpy()[:] = value
             value = tensor
         options = _with(timeout, request_id=request_id, consumers=consumers)
+        self.owners.add(request_id or key)
         return await self.transport.put(*edge, key, value, **options)
 
     async def get(
@@ -200,6 +207,7 @@ class LocalSide(Side):
         self, values: dict[str, Recipe], *, edge: tuple[str, str] = EDGE, timeout: Limit = "default"
     ) -> dict[str, Outcome]:
         made = {key: recipe.make() for key, recipe in values.items()}
+        self.owners.update(values)
         outcomes = await self.transport.put_many(*edge, made, **_with(timeout))
         return {
             key: Outcome(receipt=outcome)
@@ -247,6 +255,12 @@ class LocalSide(Side):
     async def keep_nothing(self) -> None:
         self._kept.clear()
         self.streams.clear()
+
+    async def sweep(self) -> None:
+        for owner in self.owners:
+            if owner and not self.transport.closed:
+                await self.transport.cleanup(owner)
+        self.owners.clear()
 
     async def cleanup(self, request_id: str) -> int:
         return await self.transport.cleanup(request_id)
@@ -321,6 +335,9 @@ class RemoteSide(Side):
 
     async def keep_nothing(self) -> None:
         await self._call("keep_nothing", None)
+
+    async def sweep(self) -> None:
+        await self._call("sweep", None)
 
     async def cleanup(self, request_id: str) -> int:
         count: int = await self._call("cleanup", int, request_id=request_id)

@@ -406,6 +406,13 @@ class Transport(abc.ABC):
     ) -> ChunkReader:
         """The reading end of a stream that :meth:`enter` has checked; see :meth:`Edge.stream`."""
 
+    def fate(self, where: TransferKey) -> asyncio.Future[bool] | None:
+        """Of a put that was just cancelled: will tell whether a receiver has got it, where that is open.
+
+        Where it is ``False``, or there is none, nothing of it is there any more.
+        """
+        return None
+
     @abc.abstractmethod
     async def _close(self, linger: float) -> None: ...
 

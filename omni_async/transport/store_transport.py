@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from .._aio.executor import OwnedExecutor
+from .._aio.finish import finish
 from ..abc import Block, Options, Store, StoreBackend, StoreOptions
 from ..codec import register_buffer
 from ..errors import ClosedError, UsageError
@@ -132,6 +133,9 @@ class StoreTransport(Transport):
         self._refuse_streams(where)
         return self._streams.reader(where, window, metadata)
 
+    def fate(self, where: TransferKey) -> asyncio.Future[bool] | None:
+        return None if self._keeping is None else self._keeping.fate(where)
+
     def _refuse_streams(self, where: TransferKey) -> None:
         if self._wiring.foreign:
             raise UsageError(
@@ -229,10 +233,11 @@ class StoreTransport(Transport):
         self._closing = self._wiring.loop.create_future()
         half = self._keeping or self._fetching
         assert half is not None
+        self._streams.close(f"transport {self.endpoint} was closed")
         half.close(f"transport {self.endpoint} was closed")
         ending = self._wiring.loop.create_task(self._end(half))
         ending.add_done_callback(self._released)
-        await asyncio.shield(ending)
+        await finish(ending)
 
     async def _end(self, half: Keeping | Fetching) -> None:
         wiring = self._wiring
@@ -254,6 +259,7 @@ class StoreTransport(Transport):
             self._closing = self._wiring.loop.create_future()
             half = self._keeping or self._fetching
             assert half is not None
+            self._streams.close(f"transport {self.endpoint} was closed")
             half.close(f"transport {self.endpoint} was closed")
             self._wiring.store.abort()
             self._closing.set_result(None)

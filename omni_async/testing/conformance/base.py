@@ -6,6 +6,7 @@ Never: depends on a pytest plugin; the loop is ours, made anew for each test.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib.util
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -14,8 +15,10 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
+from ...errors import KeyNotFound
 from ...model import Role
-from ..rig import Crew, LoopKind, Rig, Way
+from ..rig import Crew, LoopKind, Narrow, Rig, Way
+from ..sides import Side, attempt
 
 Test = Callable[..., Coroutine[Any, Any, None]]
 
@@ -69,6 +72,12 @@ class Conformance:
     loops: ClassVar[tuple[LoopKind, ...]] = ("asyncio", "uvloop")
     """Kinds of event loop; one that is not installed is skipped."""
 
+    survives: ClassVar[bool] = True
+    """(stores) Whether what was put is there when the process of its sender was killed."""
+
+    lease: ClassVar[float] = 0.0
+    """(stores) Seconds for which what was read, or looked at, cannot be deleted or replaced."""
+
     def extra(self, role: Role) -> Mapping[str, Any]:
         """Options of the connector for one end."""
         return {}
@@ -76,6 +85,20 @@ class Conformance:
     def folders(self) -> tuple[Path, ...]:
         """Folders in which nothing may be left, such as a ``socket_dir``."""
         return ()
+
+    async def gone(self, rx: Side, key: str) -> None:
+        """A payload is not there: now, or once a store no longer takes it for being read."""
+        outcome = await attempt(rx.get(key, timeout=0))
+        for _ in range(3 if self.lease else 0):
+            if isinstance(outcome, KeyNotFound):
+                break
+            await asyncio.sleep(self.lease + 0.5)
+            outcome = await attempt(rx.get(key, timeout=0))
+        assert isinstance(outcome, KeyNotFound), outcome
+
+    def narrow(self) -> Narrow:
+        """How little room is made; where it is not ``memory_pool_size`` that makes a put wait, otherwise."""
+        return Narrow()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """pytest asks each class: one run for each way and each kind of loop."""
@@ -116,10 +139,23 @@ class Conformance:
                 target=self.target,
                 folders=self.folders(),
                 kept=self.kept,
+                narrow=self.narrow(),
             )
         finally:
             if own_peer:
                 crew.close()
+
+
+def only(rig: Rig, fact: str, why: str) -> None:
+    """Skip where a fact of the backend does not hold, such as ``notifies``."""
+    if not getattr(rig.facts, fact):
+        pytest.skip(why)
+
+
+def only_stored(rig: Rig) -> None:
+    """Skip where the two ends do not meet at a store."""
+    if not rig.stored:
+        pytest.skip("this is what stores promise in place of something else")
 
 
 def crew_of(config: pytest.Config) -> Crew:

@@ -9,7 +9,7 @@ import pytest
 from ...errors import KeyExists, KeyNotFound
 from ..recipes import literal, pattern, tree
 from ..rig import Rig
-from ..sides import attempt
+from ..sides import Side, attempt
 from .base import HERE, Conformance, runs
 
 
@@ -88,6 +88,7 @@ class Claims(Conformance):
         await other.get("k", keep="theirs")
         await rx.write("mine", 0)
         assert await other.look("theirs", pattern(300_000, 1)) is None
+        await _over(rig, tx)
         await rig.quiet(tx)  # copies hold nothing
 
     @runs(*HERE)
@@ -101,6 +102,7 @@ class Claims(Conformance):
         await rx.forget("first")
         assert await rx.look("second", pattern(300_000, 1)) is None
         await rx.forget("second")
+        await _over(rig, tx)
         await rig.quiet()
 
     @runs(*HERE)
@@ -108,7 +110,7 @@ class Claims(Conformance):
         tx, rx = await rig.pair(buffer_ttl_seconds=0.3)
         await tx.put("k", pattern(100_000))
         await tx.put("small", literal(1))
-        assert (await tx.health()).pool_used >= 100_000
+        assert rig.stored or (await tx.health()).pool_used >= 100_000
         await rig.quiet(tx, within=3.0)
         for key in ("k", "small"):
             for timeout in (0, 1):
@@ -128,3 +130,9 @@ class Claims(Conformance):
         await tx.put("other", pattern(200_000, 2))
         assert await rx.look("held", pattern(200_000, 1)) is None
         assert (await rx.get("other", pattern(200_000, 2))).wrong is None
+
+
+async def _over(rig: Rig, tx: Side) -> None:
+    """What is for several receivers a store keeps until it is cleaned up."""
+    if rig.stored:
+        await tx.cleanup("k")

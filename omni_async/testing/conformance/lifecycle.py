@@ -213,17 +213,20 @@ class Lifecycle(Conformance):
     @pytest.mark.parametrize("how", ["close", "abort"])
     @runs(*HERE)
     async def test_closing_wakes_who_waits_here(self, rig: Rig, how: str) -> None:
-        tx, rx = await rig.pair(memory_pool_size=1 << 20)
-        await tx.put("fills", pattern(900_000))
+        tx, rx = await rig.narrow_pair()
+        nbytes = rig.room * 6 // 7
+        await tx.put("fills", pattern(nbytes))
         for side, call in (
             (rx, rx.get("never", timeout=None)),
-            (tx, tx.put("blocked", pattern(900_000), timeout=None)),
+            (tx, tx.put("blocked", pattern(nbytes), timeout=None)),
         ):
             waiting = asyncio.ensure_future(attempt(call))
             await _has_begun(side, waiting)
             await getattr(side, how)()
             outcome = await asyncio.wait_for(waiting, 5)
             assert isinstance(outcome, (ClosedError, TransferCancelled)), outcome
+        if rig.stored:  # there it still is
+            assert (await (await rig.narrow_receiver()).get("fills", pattern(nbytes))).wrong is None
 
     @runs(*ONE_LOOP)
     async def test_an_exception_inside_the_block_does_not_linger(self, rig: Rig) -> None:
@@ -257,6 +260,11 @@ async def until_parked(side: Side, count: int) -> None:
             return
         await asyncio.sleep(0.002)
     raise AssertionError(f"{await side.health()} never had {count} parked")
+
+
+async def until_waited(rig: Rig, tx: Side, rx: Side, count: int) -> None:
+    """Wait until that many gets wait, and the sender knows of them where it is told at all."""
+    await until_parked(tx if rig.facts.notifies else rx, count)
 
 
 async def _has_begun(side: Side, waiting: asyncio.Future[Any]) -> None:

@@ -51,6 +51,8 @@ class Metadata(Conformance):
         rx = await rig.receiver()
         await near.put("k", literal("near"))
         receipt = await far.put("k", literal("far"))
+        if receipt.metadata is None:
+            pytest.skip("stores have no metadata: a receiver is told of a rank by expect_sender")
         got = await rx.get("k", literal("far"), metadata=receipt.metadata)
         assert got.wrong is None
         assert (await rx.get("k", literal("near"))).wrong is None

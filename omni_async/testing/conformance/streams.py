@@ -14,7 +14,7 @@ from ..recipes import sample as one
 from ..rig import Rig
 from ..samples import FAMILIES, NEEDS
 from ..sides import Side, attempt
-from .base import HERE, RECEIVER_HERE, SENDER_HERE, Conformance, runs
+from .base import HERE, RECEIVER_HERE, SENDER_HERE, Conformance, only, runs
 
 SIZES = [0, 6_400, 256 << 10, 5 << 20]
 MIXED = [0, 300_000, 100, 6_400, 20_000, 1, 9_000, 70_000]
@@ -136,6 +136,7 @@ class Streams(Conformance):
     @runs(*HERE)
     async def test_a_window_of_one(self, rig: Rig, nbytes: int) -> None:
         """One chunk that was not taken is all there ever is, before the reader comes and after."""
+        only(rig, "credit", "without credit the store's room alone holds a writer back")
         tx, rx = await rig.pair()
         source = await writer(tx, "k", window=1)
         recipes = [pattern(nbytes, number) for number in range(6)]
@@ -151,6 +152,7 @@ class Streams(Conformance):
     @pytest.mark.parametrize(("ours", "theirs"), [(1, 5), (5, 1), (3, 64), (64, 3)])
     @runs(*HERE)
     async def test_windows_that_differ(self, rig: Rig, ours: int, theirs: int) -> None:
+        only(rig, "credit", "without credit the store's room alone holds a writer back")
         tx, rx = await rig.pair()
         source = await writer(tx, "k", window=ours)
         recipes = [pattern(MIXED[n % len(MIXED)], n) for n in range(80)]
@@ -166,6 +168,7 @@ class Streams(Conformance):
 
     @runs(*HERE)
     async def test_a_writer_waits_for_a_reader_that_is_behind(self, rig: Rig) -> None:
+        only(rig, "credit", "without credit the store's room alone holds a writer back")
         tx, rx = await rig.pair()
         source, sink = await writer(tx, "k", window=4), await reader(rx, "k", window=4)
         recipes = [pattern(50_000, number) for number in range(40)]
@@ -204,6 +207,11 @@ class Streams(Conformance):
     @pytest.mark.parametrize("nbytes", [10, 100_000])
     @runs(*HERE)
     async def test_a_key_is_used_again_before_all_was_read(self, rig: Rig, nbytes: int) -> None:
+        only(
+            rig,
+            "credit",
+            "over a store a key has one place, and a transport one stream of it at a time",
+        )
         tx, rx = await rig.pair()
         first, second = (
             [pattern(nbytes, n) for n in range(5)],
@@ -235,6 +243,11 @@ class Streams(Conformance):
 
     @runs(*HERE)
     async def test_one_writer_and_one_reader(self, rig: Rig) -> None:
+        only(
+            rig,
+            "credit",
+            "over a store a key has one place, and a transport one stream of it at a time",
+        )
         tx, rx = await rig.pair()
         source, sink = await writer(tx, "k"), await reader(rx, "k")
         assert isinstance(await attempt(writer(tx, "k")), UsageError)
@@ -249,6 +262,11 @@ class Streams(Conformance):
 
     @runs(*SENDER_HERE)
     async def test_one_of_the_readers_that_came_first(self, rig: Rig) -> None:
+        only(
+            rig,
+            "credit",
+            "over a store a key has one place, and a transport one stream of it at a time",
+        )
         tx, rx = await rig.pair()
         sinks = [await reader(rx, "k", name=name) for name in ("one", "other")]
         stories = [asyncio.ensure_future(sink.read_all([literal(1)])) for sink in sinks]

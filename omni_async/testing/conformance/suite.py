@@ -21,6 +21,8 @@ from .observing import Observing
 from .ownership import Ownership
 from .peers import Peers
 from .round_trips import RoundTrips
+from .stored_streams import StoredStreams
+from .stores import Stores
 from .stream_cancellation import StreamCancellation
 from .stream_ends import StreamEnds
 from .streams import Streams
@@ -49,10 +51,12 @@ class TransportConformance(
     Streams,
     StreamEnds,
     StreamCancellation,
+    Stores,
+    StoredStreams,
 ):
     """Subclass it as ``Test…``, name the connector, and pytest finds every promise.
 
     Class attributes: ``connector``, and where they differ ``target``, ``kept``, ``ways``,
-    ``loops``.
-    Methods to override: ``extra(role)`` and ``folders()``.
+    ``loops``, ``survives``.
+    Methods to override: ``extra(role)``, ``folders()`` and ``narrow()``.
     """

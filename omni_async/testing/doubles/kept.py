@@ -25,6 +25,7 @@ LEASE = 0.2
 
 class KeptOptions(StoreOptions):
     server: str = option("one", "Which of the servers of this process.")
+    capacity: int | None = option(None, "How much it keeps, from now on.", unit="bytes")
     guards: bool = option(True, "Whether it keeps what somebody reads.")
 
 
@@ -163,7 +164,10 @@ class KeptBackend(StoreBackend):
 
     async def store(self, options: Options, role: Role) -> Store:
         assert isinstance(options, KeptOptions)
-        return KeptStore(Server.named(options.server), options.server, options.guards)
+        server = Server.named(options.server)
+        if options.capacity is not None:
+            server.capacity = options.capacity
+        return KeptStore(server, options.server, options.guards)
 
     def memory(self, options: Options, role: Role) -> MemorySource:
         return AnonymousMemory()

@@ -45,7 +45,7 @@ LONGEST_DRAIN_PAUSE = 0.1
 class Kept:
     """One payload in the store."""
 
-    __slots__ = ("began", "expires", "marker", "name", "owner", "text", "token")
+    __slots__ = ("began", "expires", "fate", "marker", "name", "owner", "quiet", "text", "token")
 
     def __init__(self, name: str, text: str, owner: str, expires: float) -> None:
         self.name = name
@@ -53,11 +53,15 @@ class Kept:
         self.owner = owner
         self.expires = expires
         """On the loop's clock."""
+        self.quiet = False
+        """It leaves no word behind when it goes."""
         self.marker = False
         """Only word that it has expired."""
         self.token: int | None = None
         self.began: float | None = None
         """When it was first tried to delete it."""
+        self.fate: asyncio.Future[bool] | None = None
+        """Where its caller has left: whether a receiver has got it."""
 
 
 class Backlog:
@@ -70,6 +74,11 @@ class Backlog:
         self._putting: Counter[str] = Counter()
         self._ending: dict[str, asyncio.Future[None]] = {}
         """Names that are being deleted: nothing is put there meanwhile."""
+        self._lingering: dict[str, asyncio.Future[None]] = {}
+        """Names under which a put may still succeed whose caller has left."""
+        self.fates: dict[str, asyncio.Future[bool]] = {}
+        """Of these, until they are known: whether a receiver has got what was put."""
+        self._closed = False
         self._due: dict[str, None] = {}
         self._expiring: asyncio.Future[None] | None = None
         self._sweeping: asyncio.Future[None] | None = None
@@ -82,8 +91,8 @@ class Backlog:
 
     async def claim(self, operation: Operation, name: str) -> None:
         """A put of that name begins; to be ended by :meth:`release`. Cancellation: safe."""
-        while name in self._ending:
-            await operation.answer(self._ending[name])
+        while (over := self._ending.get(name) or self._lingering.get(name)) is not None:
+            await operation.answer(over)
         self._putting[name] += 1
         kept = self._kept.get(name)
         if kept is not None and kept.marker:
@@ -113,11 +122,45 @@ class Backlog:
         if len(self) > MANY and self._sweeping is None:
             self._sweeping = self._wiring.operations.spawn(self._sweep())
 
-    def take_back(self, kept: Kept) -> None:
-        """It was put after its caller had given up."""
-        if kept.name not in self._kept and kept.name not in self._putting:
-            kept.expires = self._wiring.loop.time()
-            self.add(kept)
+    def linger(self, kept: Kept, call: asyncio.Future[None]) -> None:
+        """The caller of a put has left it to itself.
+
+        Nothing else is put under its name until it has ended: else the older value might come to lie
+        over the newer one. If it succeeds, it is taken back.
+        """
+        name, loop = kept.name, self._wiring.loop
+        before, over = self._lingering.get(name), loop.create_future()
+        self._lingering[name] = over
+        kept.fate = self.fates[name] = loop.create_future()
+
+        def ended(_: object) -> None:
+            if self._lingering.get(name) is over:
+                del self._lingering[name]
+            over.set_result(None)
+            self._take_back(kept, not call.cancelled() and call.exception() is None)
+
+        def next_ended(_: object) -> None:
+            call.add_done_callback(ended)
+
+        if before is None:
+            call.add_done_callback(ended)
+        else:
+            before.add_done_callback(next_ended)
+
+    def _take_back(self, kept: Kept, there: bool) -> None:
+        free = kept.name not in self._kept and kept.name not in self._putting
+        if not there or not free or self._closed:
+            self._settle(kept, False)
+            return
+        kept.expires = self._wiring.loop.time()
+        kept.quiet = True
+        self.add(kept)
+
+    def _settle(self, kept: Kept, taken: bool) -> None:
+        if kept.fate is not None and not kept.fate.done():
+            kept.fate.set_result(taken)
+            if self.fates.get(kept.name) is kept.fate:
+                del self.fates[kept.name]
 
     # --- deleting ---------------------------------------------------------------------------------
 
@@ -174,8 +217,9 @@ class Backlog:
                 if end is Gone.BUSY:
                     self._later(kept, "a receiver is reading it")
                     continue
+                self._settle(kept, end is Gone.ABSENT)
                 self._remove(kept)
-                if end is Gone.DELETED and not kept.marker and kept.began is None:
+                if end is Gone.DELETED and not kept.marker and not kept.quiet:
                     await self._mark(kept)
         except EngineFault as error:
             for kept in group:
@@ -219,6 +263,7 @@ class Backlog:
         self.add(marker)
 
     def _remove(self, kept: Kept) -> None:
+        self._settle(kept, False)
         if self._kept.get(kept.name) is not kept:
             return
         del self._kept[kept.name]
@@ -245,7 +290,7 @@ class Backlog:
         payloads = [kept for kept in mine if not kept.marker]
         now = self._wiring.loop.time()
         for kept in payloads:
-            kept.expires, kept.began = now + 1.0, now  # it leaves no word behind
+            kept.quiet, kept.began = True, now
         return await asyncio.shield(self._wiring.operations.spawn(self._delete(payloads)))
 
     async def drain(self, deadline: float | None) -> int:
@@ -260,10 +305,15 @@ class Backlog:
             pause = min(2 * pause, LONGEST_DRAIN_PAUSE)
 
     async def _ask(self) -> None:
-        """Forget what is not there any more."""
-        mine = [kept for kept in self._kept.values() if not kept.marker]
+        """Forget what is not there any more.
+
+        What is being deleted is left out: its deletion tells, and a store may take a question for reading.
+        """
+        mine = [kept for kept in self._kept.values() if not kept.marker and kept.began is None]
         for start in range(0, len(mine), BATCH):
             group = [kept for kept in mine[start : start + BATCH] if kept.name not in self._putting]
+            if not group:
+                continue
             try:
                 there = await self._wiring.store.contains([kept.name for kept in group])
             except EngineFault:
@@ -281,6 +331,13 @@ class Backlog:
                     await asyncio.sleep(LONGEST_SECONDS)
         finally:
             self._sweeping = None
+
+    def close(self) -> None:
+        """Take nothing back any more: it stays for its receivers."""
+        self._closed = True
+        for fate in list(self.fates.values()):
+            fate.set_result(False)
+        self.fates.clear()
 
     async def forget(self) -> None:
         """Delete the words of what has expired: nobody would do so later.

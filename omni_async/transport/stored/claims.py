@@ -14,6 +14,7 @@ from ...abc import Gone, Piece
 from ...codec.frames import array_frame
 from ...errors import EngineFault, TransferError
 from ...observe.log import get_logger
+from ..limits import ASK_SECONDS
 from .landing import Landed
 from .laying import lay_plain
 from .opening import Opened
@@ -61,23 +62,34 @@ class Claims:
             self.discard(name)
             return True
         landed.keep()
-        back = False
+        left = False
 
-        def put_back() -> None:
-            nonlocal back
-            back = True
-            self._wiring.operations.spawn(self._put_back(landed, done))
+        def leave(call: asyncio.Future[list[Gone]]) -> None:
+            nonlocal left
+            left = True
+            self._wiring.operations.spawn(self._left(call, landed, done))
 
         try:
-            [end] = await operation.call(store.delete([name], own=True), late=put_back)
+            # What is here is handed over, however short the caller's limit: that was for waiting.
+            deletion = store.delete([name], own=True)
+            [end] = await operation.call(deletion, least=ASK_SECONDS, left=leave)
         except EngineFault as error:
             # It may be gone. A value that was read is not given up for that.
             _log.warning("may be delivered again", name=name, error=str(error))
             return True
         finally:
-            if not back:
+            if not left:
                 landed.drop()
         return end is not Gone.ABSENT
+
+    async def _left(self, call: asyncio.Future[list[Gone]], landed: Landed, done: Opened) -> None:
+        """The caller has left while it was deleted for it."""
+        try:
+            await asyncio.wait([call])
+            if call.exception() is None and call.result() != [Gone.ABSENT]:
+                await self._put_back(landed, done)
+        finally:
+            landed.drop()
 
     async def _put_back(self, landed: Landed, done: Opened) -> None:
         wiring, name = self._wiring, landed.name
@@ -103,8 +115,6 @@ class Claims:
                 name=name,
                 error=str(error),
             )
-        finally:
-            landed.drop()
 
     def discard(self, name: str) -> None:
         """Delete it soon."""

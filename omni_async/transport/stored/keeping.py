@@ -6,6 +6,7 @@ Never: takes back what a receiver is reading; learns that something was fetched,
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from typing import Any
@@ -167,11 +168,15 @@ class Keeping:
                 laid.leases,
                 # The time limit is for room: what finds room at once is handed over.
                 least=ASK_SECONDS,
-                late=lambda: self.backlog.take_back(kept),
+                left=lambda call: self.backlog.linger(kept, call),
             )
         finally:
             self.moving -= 1
         kept.expires = wiring.loop.time() + wiring.options.ttl
+
+    def fate(self, where: TransferKey) -> asyncio.Future[bool] | None:
+        """Of a put that was cancelled and whose call still runs: will tell whether a receiver has got it."""
+        return self.backlog.fates.get(self._wiring.store.name(self._text(where)))
 
     # --- the rest ---------------------------------------------------------------------------------
 
@@ -188,6 +193,7 @@ class Keeping:
     def close(self, reason: str) -> None:
         """Put no more."""
         self._closed = True
+        self.backlog.close()
         self._wiring.operations.close(ClosedError(reason))
 
     async def settle(self) -> None:

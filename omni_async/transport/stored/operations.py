@@ -78,6 +78,7 @@ class Operation:
         *,
         least: float = 0.0,
         late: Callable[[], None] | None = None,
+        left: Callable[[asyncio.Future[T]], None] | None = None,
     ) -> T:
         """The outcome of a call to the store, which uses these slots.
 
@@ -86,6 +87,7 @@ class Operation:
         Args:
             least: seconds that are waited for it in any case.
             late: called when it has succeeded after nobody was waiting any more.
+            left: called with the call when nobody waits for it any more, though it may succeed or has just done so.
 
         Cancellation: safe, in that sense.
         """
@@ -109,6 +111,9 @@ class Operation:
                 given_up = True
                 for lease in slots:
                     lease.quarantine()
+            failed = future.done() and (future.cancelled() or future.exception() is not None)
+            if left is not None and not failed:
+                left(future)
             raise
 
     def end(self, error: BaseException) -> bool:

@@ -157,7 +157,8 @@ class KeyedReader(ChunkReader):
             raise self._error
         try:
             item, nbytes = get.result()
-        except DecodeError:  # that one cannot be read here; the next one may
+        except DecodeError as error:  # that one cannot be read here; the next one may
+            error.args = (f"chunk {self._chunks} of stream {self.key!r}: {error}",)
             self._items += 1
             self._chunks += 1
             self._ask()
@@ -275,6 +276,7 @@ class KeyedReader(ChunkReader):
         self._meter.leave(self._chunks, dropped=self.queued)
         self._streams.ends_reading(self._where, self)
         get, self._get = self._get, None
+        self._wake()
         if get is None:
             return SENT
         get.cancel()

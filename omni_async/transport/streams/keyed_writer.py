@@ -55,6 +55,8 @@ class KeyedWriter(ChunkWriter):
         self._items = 0
         self._chunks = 0
         self._turn = asyncio.Lock()
+        self._doubt: tuple[asyncio.Future[bool], Kind] | None = None
+        """Of the item whose put was cancelled: whether the reader has got it all the same."""
         self._error: OmniAsyncError | None = None
         """Why nothing can be sent any more."""
         self._end_of_it: End | None = None
@@ -95,6 +97,7 @@ class KeyedWriter(ChunkWriter):
         if self._before is not None:
             await finish_all([self._before])
             self._before = None
+        await self._without_doubt()
         where = self._where
         key = item_key(where, self._items)
         item = (self._generation, int(kind), body, clock_id(), monotonic_ns())
@@ -102,6 +105,10 @@ class KeyedWriter(ChunkWriter):
             receipt = await self._streams.transport.put(
                 *where.edge, key, item, request_id=where.key, timeout=None
             )
+        except asyncio.CancelledError:
+            fate = self._streams.transport.fate(TransferKey(*where.edge, key))
+            self._doubt = None if fate is None else (fate, kind)
+            raise
         except TransferError as error:
             error.args = (f"chunk {self._chunks} of stream {self.key!r}: {error}",)
             error.key, error.edge = where.key, where.edge
@@ -110,6 +117,17 @@ class KeyedWriter(ChunkWriter):
             raise self._error
         self._items += 1
         return receipt
+
+    async def _without_doubt(self) -> None:
+        """Know what became of an item whose put was cancelled: its number is used again only if it is gone."""
+        if self._doubt is None:
+            return
+        fate, kind = self._doubt
+        await asyncio.wait([fate])
+        self._doubt = None
+        if fate.result():
+            self._items += 1
+            self._chunks += kind is Kind.CHUNK
 
     def _check(self) -> None:
         """Raise unless a chunk may be sent."""

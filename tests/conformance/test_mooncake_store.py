@@ -1,0 +1,87 @@
+"""The promises of a transport, kept by Mooncake's store with a real master.
+
+All of them on asyncio; on uvloop those within one loop, and the others in the soak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from omni_async.cli.servers.mooncake import MooncakeMaster
+from omni_async.model import Role
+from omni_async.testing.conformance import TransportConformance
+from omni_async.testing.conformance.base import APART, ONE_LOOP
+from omni_async.testing.conformance.stored_streams import StoredStreams
+from omni_async.testing.conformance.stores import Stores
+from omni_async.testing.rig import LoopKind, Narrow
+from tests.conformance.stored import LEASE, leased_master, lent
+from tests.stores import mooncake_store_or_skip
+
+ROOM = 16 << 20
+
+
+@pytest.fixture(scope="module")
+def master() -> Iterator[MooncakeMaster]:
+    mooncake_store_or_skip()
+    with leased_master() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def narrow_extra() -> Iterator[Mapping[str, Any]]:
+    """A store of 16 MiB."""
+    mooncake_store_or_skip()
+    with leased_master() as started, lent(started, ROOM) as extra:
+        yield extra
+
+
+class TestMooncakeStore(TransportConformance):
+    connector = "mooncake-store"
+    kept = "tests.conformance.kept_by_mooncake:kept"
+    loops: ClassVar[tuple[LoopKind, ...]] = ("asyncio",)
+    survives = False
+    lease = LEASE
+    _master: MooncakeMaster
+    _narrow: Mapping[str, Any]
+
+    @pytest.fixture(autouse=True)
+    def servers(self, master: MooncakeMaster, narrow_extra: Mapping[str, Any]) -> None:
+        self._master, self._narrow = master, narrow_extra
+
+    def extra(self, role: Role) -> Mapping[str, Any]:
+        return self._master.extra(role)
+
+    def narrow(self) -> Narrow:
+        return Narrow(ROOM, {"sender": self._narrow, "receiver": self._narrow})
+
+
+class TestMooncakeStoreOnUvloop(TestMooncakeStore):
+    loops = ("uvloop",)
+    ways = ONE_LOOP
+
+
+@pytest.mark.soak
+class TestMooncakeStoreOnUvloopApart(TestMooncakeStore):
+    loops = ("uvloop",)
+    ways = APART
+
+
+class TestMooncakeStoreWithMemoryOfItsOwn(Stores, StoredStreams):
+    """The senders lend nothing: what they put outlives their processes."""
+
+    connector = "mooncake-store"
+    kept = "tests.conformance.kept_by_mooncake:kept"
+    loops: ClassVar[tuple[LoopKind, ...]] = ("asyncio",)
+    ways = APART
+    lease = LEASE
+    _narrow: Mapping[str, Any]
+
+    @pytest.fixture(autouse=True)
+    def servers(self, narrow_extra: Mapping[str, Any]) -> None:
+        self._narrow = narrow_extra
+
+    def extra(self, role: Role) -> Mapping[str, Any]:
+        return self._narrow

@@ -1,0 +1,63 @@
+"""The promises of a transport, kept by openYuanrong's datasystem with a real worker.
+
+All of them on asyncio; on uvloop those within one loop, and the others in the soak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from omni_async.cli.servers.yuanrong import YuanrongWorker
+from omni_async.model import Role
+from omni_async.testing.conformance import TransportConformance
+from omni_async.testing.conformance.base import APART, ONE_LOOP
+from omni_async.testing.rig import LoopKind, Narrow
+from tests.stores import loaded_or_skip
+
+ROOM = 64 << 20
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[YuanrongWorker]:
+    loaded_or_skip("yr.datasystem.kv_client")
+    with YuanrongWorker(memory=512 << 20) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def narrow_worker() -> Iterator[YuanrongWorker]:
+    loaded_or_skip("yr.datasystem.kv_client")
+    with YuanrongWorker(memory=ROOM) as started:
+        yield started
+
+
+class TestYuanrong(TransportConformance):
+    connector = "yuanrong"
+    loops: ClassVar[tuple[LoopKind, ...]] = ("asyncio",)
+    _worker: YuanrongWorker
+    _narrow: YuanrongWorker
+
+    @pytest.fixture(autouse=True)
+    def servers(self, worker: YuanrongWorker, narrow_worker: YuanrongWorker) -> None:
+        self._worker, self._narrow = worker, narrow_worker
+
+    def extra(self, role: Role) -> Mapping[str, Any]:
+        return self._worker.extra(role)
+
+    def narrow(self) -> Narrow:
+        extra = self._narrow.extra("sender")
+        return Narrow(ROOM, {"sender": extra, "receiver": extra})
+
+
+class TestYuanrongOnUvloop(TestYuanrong):
+    loops = ("uvloop",)
+    ways = ONE_LOOP
+
+
+@pytest.mark.soak
+class TestYuanrongOnUvloopApart(TestYuanrong):
+    loops = ("uvloop",)
+    ways = APART
