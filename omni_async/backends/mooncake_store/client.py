@@ -10,22 +10,36 @@ master, 30 s for bytes.
 from __future__ import annotations
 
 import ctypes
+import mmap
+import queue
 import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from .codes import BEING_WRITTEN, EXISTS, INVALID, LEASE_EXPIRED, NOT_THERE, RPC_FAILED
+from .codes import (
+    BEING_WRITTEN,
+    EXISTS,
+    INVALID,
+    LEASE_EXPIRED,
+    NOT_THERE,
+    RPC_FAILED,
+    TRANSFER_FAILED,
+)
 
 LONG = 64 << 10
-"""Bytes that take longer to read than a question to the master does."""
+"""Bytes from which on somebody may write under a reader; fewer are read in one go."""
+_SEEN = 4096
+_SLOTS = 16
 IN_PARTS = 16 << 20
 """Bytes from which on reading in parts gains more than it costs. While it reads in one piece the vendor keeps a core
 busy by asking whether it has done; in parts it waits."""
 PARTS = 4
 _ATTEMPTS = 5
 _AT_ONCE = 0.5
+_ELSEWHERE = 3.0
+_PAUSE = 0.02
 
 
 class Settings(NamedTuple):
@@ -51,6 +65,13 @@ class Client:
         self.settings = settings
         self._tcp = settings.protocol == "tcp"
         self._copies = self._tcp and settings.segment > 0
+        self._glances: queue.SimpleQueue[int] = queue.SimpleQueue()
+        """Where to read an object's first bytes again; registered."""
+        self._memory = mmap.mmap(-1, _SEEN * _SLOTS, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self.register(start, len(self._memory))
+        for at in range(_SLOTS):
+            self._glances.put(start + at * _SEEN)
         self._endpoint = self._own_endpoint() if self._copies else ""
         self._lock = threading.Lock()
         self._putting: set[str] = set()
@@ -78,32 +99,42 @@ class Client:
 
     def _put_in_steps(self, name: str, addresses: Sequence[int], sizes: Sequence[int]) -> int:
         """The way on which the master says whether there is an object already."""
-        status = BEING_WRITTEN
-        total = sum(sizes)
+        limit = time.monotonic() + _ELSEWHERE
+        while True:
+            status = self._start(name, sum(sizes))
+            if status:
+                return status
+            status = self._write(name, addresses, sizes)
+            if status == 0:
+                status = int(self._native.batch_put_session_end([name])[0])
+            if status == 0 or self._call_back(name):
+                return status
+            # Until the master believes that a client is dead, it gives away that one's memory, too.
+            if status != TRANSFER_FAILED or time.monotonic() > limit:
+                return status
+            time.sleep(_PAUSE)
+
+    def _write(self, name: str, addresses: Sequence[int], sizes: Sequence[int]) -> int:
+        starts = [sum(sizes[:at]) for at in range(len(sizes))]
+        written: int = self._native.batch_put_from_multi_buffer_ranges(
+            [name], [list(addresses)], [list(sizes)], [starts]
+        )[0]
+        if written == INVALID:  # nobody answers where the memory is said to be
+            return TRANSFER_FAILED
+        return min(0, written)
+
+    def _start(self, name: str, nbytes: int) -> int:
+        """Begin a put, where nobody else does and nobody reads what is there."""
         for _ in range(_ATTEMPTS):
             status = self._asked(
-                lambda: self._native.batch_put_session_start([name], [total], self._pin)[0]
+                lambda: self._native.batch_put_session_start([name], [nbytes], self._pin)[0]
             )
             if status != EXISTS:
-                break
+                return status
             status = int(self._native.remove(name, False))
             if status not in (0, NOT_THERE):
                 return status
-        else:
-            return BEING_WRITTEN  # others put it again and again
-        if status:
-            return status
-        ends, offset = [], 0
-        for size in sizes:
-            ends.append(offset)
-            offset += size
-        written: int = self._native.batch_put_from_multi_buffer_ranges(
-            [name], [list(addresses)], [list(sizes)], [ends]
-        )[0]
-        status = written if written < 0 else int(self._native.batch_put_session_end([name])[0])
-        if status:
-            self._call_back(name)
-        return status
+        return BEING_WRITTEN  # others put it again and again
 
     def _put_by_copy(self, name: str, addresses: Sequence[int], sizes: Sequence[int]) -> int:
         """The way on which bytes for the own segment are copied; on the other they take the loopback device.
@@ -134,7 +165,8 @@ class Client:
         """The object's size; beyond ``room`` nothing usable was written.
 
         A reader that has done removes by force, and then the memory may be written anew under another
-        reader, to whom the vendor says that all is well. Whoever is that long at it looks again.
+        reader, to whom the vendor says that all is well. Who was long at it looks again whether the
+        object of that name is still the one that was read: its first bytes tell, if no two objects have the same.
         """
         status = INVALID
         for _ in range(_ATTEMPTS):
@@ -150,14 +182,30 @@ class Client:
                     return size
             elif status != LEASE_EXPIRED:
                 break
-        if status >= LONG and self._native.is_exist(name) == 0:
-            return NOT_THERE
-        return status
+        if status == INVALID:  # there is room, so nobody answers where it is said to be
+            return TRANSFER_FAILED
+        return status if status < LONG else self._same(name, address, status)
+
+    def _same(self, name: str, address: int, size: int) -> int:
+        """``size`` where what was read is still what there is."""
+        nbytes = min(size, _SEEN)
+        slot = self._glances.get()
+        try:
+            # By buffer, by key in it, by part: where in the buffer, where in the object, how much.
+            [[[read]]] = self._native.get_into_ranges(
+                [slot], [[name]], [[[0]]], [[[0]]], [[[nbytes]]]
+            )
+            if read == nbytes:
+                same = ctypes.string_at(slot, nbytes) == ctypes.string_at(address, nbytes)
+                return size if same else NOT_THERE
+        finally:
+            self._glances.put(slot)
+        failed: int = read
+        return NOT_THERE if failed in (INVALID, BEING_WRITTEN) else failed  # invalid: it is shorter
 
     def _get_in_parts(self, name: str, address: int, size: int) -> int:
         starts = [size * at // PARTS for at in range(PARTS)]
         sizes = [end - start for start, end in zip(starts, [*starts[1:], size], strict=True)]
-        # By buffer, by key in it, by part: where in the buffer, where in the object, how much.
         [[read]] = self._native.get_into_ranges(
             [address], [[name]], [[starts]], [[starts]], [[sizes]]
         )

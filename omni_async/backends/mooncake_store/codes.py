@@ -20,6 +20,7 @@ EXISTS = -705
 BUSY = frozenset({BEING_WRITTEN, -706, -708, -714})
 """It cannot be removed now: it is being written, was read or seen a moment ago, or is being copied."""
 LEASE_EXPIRED = -707
+TRANSFER_FAILED = -800
 RPC_FAILED = -900
 _UNREACHABLE = frozenset({RPC_FAILED, -901, -1010})
 
@@ -52,7 +53,7 @@ _WORDS = {
     -710: "the copy of the object is gone",
     -712: "the copy of the object is gone",
     -714: "the object is being read",
-    -800: _OWNER,
+    TRANSFER_FAILED: _OWNER,
     -801: "the bytes read are not those written",
     RPC_FAILED: _MASTER,
     -901: _MASTER + "; it may be stopped or overloaded",

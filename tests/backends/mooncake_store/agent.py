@@ -20,6 +20,8 @@ from omni_async.cli.bench.line import Line, LineClosed
 
 from .desk import Desk
 
+MIB = 1 << 20
+
 
 class Agent:
     """Carries out orders; each is a method."""
@@ -73,7 +75,8 @@ class Agent:
         for _ in range(times):
             while True:
                 try:
-                    await self.there.put(name, bytes([fill]) * (100_000 + 1000 * fill))
+                    # As the objects of transports, no two begin alike.
+                    await self.there.put(name, os.urandom(16) + bytes([fill]) * (MIB + fill))
                     break
                 except KeyExists:
                     refused += 1

@@ -6,6 +6,7 @@ Never: leaves a server or a process behind.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -73,12 +74,18 @@ StartAgent = Callable[..., Awaitable[Process]]
 
 
 @pytest.fixture
-def start_agent(processes: Processes) -> StartAgent:
+async def start_agent(processes: Processes) -> AsyncIterator[StartAgent]:
     """Starts a process with a client that is set up."""
+    agents: list[Process] = []
 
     async def start_one(extra: dict[str, Any], **job: Any) -> Process:
-        agent = processes.start(AGENT, extra=extra, **job)
-        await agent.do("open")
-        return agent
+        agents.append(processes.start(AGENT, extra=extra, **job))
+        await agents[-1].do("open")
+        return agents[-1]
 
-    return start_one
+    yield start_one
+    for agent in agents:
+        # A shared master would go on giving away the memory of one that was killed.
+        if agent.process.poll() is None:
+            agent.signal(signal.SIGCONT)
+            await agent.leave()

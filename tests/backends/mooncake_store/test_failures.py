@@ -129,6 +129,21 @@ async def test_a_client_that_was_killed_with_what_it_held(
     assert await guest.get("n") == b"n"
 
 
+async def test_a_put_finds_room_beside_a_client_that_was_killed(
+    master: MooncakeMaster, guest: Desk, start_agent: StartAgent
+) -> None:
+    await start_agent(master.extra("sender"))
+    killed = await start_agent(master.extra("sender"))
+    await killed.do("put", name="gone", fill=1, nbytes=4096)
+    await killed.kill()
+    with pytest.raises(EngineFault) as caught:
+        await guest.get("gone")
+    assert caught.value.status == -800
+    for at in range(12):  # the master chooses by chance
+        await guest.put(f"k{at}", bytes([at]) * 4096)
+        assert await guest.get(f"k{at}") == bytes([at]) * 4096
+
+
 async def test_a_client_that_is_stopped(master: MooncakeMaster, start_agent: StartAgent) -> None:
     owner = await start_agent(master.extra("sender"))
     hurried = {"MC_TCP_PROGRESS_TIMEOUT_SEC": "2", "MC_TCP_STATUS_TIMEOUT_SEC": "2"}

@@ -6,7 +6,7 @@ import asyncio
 
 from omni_async.cli.servers.mooncake import MooncakeMaster
 
-from .conftest import Open, StartAgent
+from .conftest import MIB, Open, StartAgent
 from .desk import Desk
 
 NAME = "contested@0_1"
@@ -31,7 +31,7 @@ async def test_two_processes_put_one_key(
             data = await desk.get(NAME)
             if data is not None:
                 found += 1
-                assert data == data[:1] * (100_000 + 1000 * data[0])
+                assert data[16:] == data[-1:] * (MIB + data[-1])
                 await desk.delete(NAME, own=True)
         return found
 
