@@ -27,7 +27,7 @@ from .sides import LocalSide, RemoteSide, Side
 
 _serial = itertools.count(1)
 _set_up_here: set[str] = set()
-"""Connectors that were opened in this process."""
+"""What was opened in this process."""
 
 HOST = "127.0.0.1"
 """Where senders listen whose receivers are told so."""
@@ -234,16 +234,24 @@ class Rig:
 
     async def _set_up(self) -> None:
         """What a library keeps for the life of a process is there before anything is watched."""
-        if not self.addressed:
-            return
+        if self.stored and self._kept:
+            for extras in (self._extra, self._narrow.extra):
+                for role in ("sender", "receiver"):
+                    await self._set_up_with(role, extras.get(role, {}))
+        elif self.addressed:
+            await self._set_up_with("sender", {})
+
+    async def _set_up_with(self, role: Role, extra: Mapping[str, Any]) -> None:
+        """The same with these options, once in each process."""
+        known = f"{self.connector} {role} {sorted(extra.items())}"
         with self._ports:
-            if self.connector not in _set_up_here:
-                _set_up_here.add(self.connector)
-                async with self.opening("sender", "0"):
+            if known not in _set_up_here:
+                _set_up_here.add(known)
+                async with self.opening(role, "0", **extra):
                     pass
-            if self._peer is not None and self.connector not in self._peer.set_up:
-                self._peer.set_up.add(self.connector)
-                await self.away("sender", "0")
+            if self._peer is not None and known not in self._peer.set_up:
+                self._peer.set_up.add(known)
+                await self.away(role, "0", **extra)
                 await self._close(checked=False)
 
     async def _open(self, role: Role, stage: str, away: bool, options: dict[str, Any]) -> Side:

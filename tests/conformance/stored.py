@@ -22,7 +22,8 @@ LEASE = 1.0
 @contextlib.contextmanager
 def leased_master() -> Iterator[MooncakeMaster]:
     """A master of short leases: a test waits for their end."""
-    with MooncakeMaster(f"--default_kv_lease_ttl={LEASE * 1000:.0f}", segment=128 << 20) as master:
+    master = MooncakeMaster(f"--default_kv_lease_ttl={LEASE * 1000:.0f}", segment=128 << 20)
+    with master:
         yield master
 
 

@@ -40,7 +40,7 @@ def narrow_extra() -> Iterator[Mapping[str, Any]]:
 
 class TestMooncakeStore(TransportConformance):
     connector = "mooncake-store"
-    kept = "tests.conformance.kept_by_mooncake:kept"
+    kept = "tests.conformance.kept_by_mooncake_store:kept"
     loops: ClassVar[tuple[LoopKind, ...]] = ("asyncio",)
     survives = False
     lease = LEASE
@@ -73,7 +73,7 @@ class TestMooncakeStoreWithMemoryOfItsOwn(Stores, StoredStreams):
     """The senders lend nothing: what they put outlives their processes."""
 
     connector = "mooncake-store"
-    kept = "tests.conformance.kept_by_mooncake:kept"
+    kept = "tests.conformance.kept_by_mooncake_store:kept"
     loops: ClassVar[tuple[LoopKind, ...]] = ("asyncio",)
     ways = APART
     lease = LEASE

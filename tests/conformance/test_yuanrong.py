@@ -23,15 +23,19 @@ ROOM = 64 << 20
 @pytest.fixture(scope="module")
 def worker() -> Iterator[YuanrongWorker]:
     loaded_or_skip("yr.datasystem.kv_client")
-    with YuanrongWorker(memory=512 << 20) as started:
-        yield started
+    yield from _served(YuanrongWorker(memory=512 << 20))
 
 
 @pytest.fixture(scope="module")
 def narrow_worker() -> Iterator[YuanrongWorker]:
     loaded_or_skip("yr.datasystem.kv_client")
-    with YuanrongWorker(memory=ROOM) as started:
-        yield started
+    yield from _served(YuanrongWorker(memory=ROOM))
+
+
+def _served(worker: YuanrongWorker) -> Iterator[YuanrongWorker]:
+    with worker:
+        yield worker
+        worker.kill()  # asked to end, it takes five seconds
 
 
 class TestYuanrong(TransportConformance):
