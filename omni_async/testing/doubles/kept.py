@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from ...abc import Gone, MemorySource, Options, Piece, Store, StoreBackend, StoreOptions, option
-from ...errors import KeyExists, PayloadTooLarge, PoolExhausted, ServerUnreachable
+from ...errors import ClosedError, KeyExists, PayloadTooLarge, PoolExhausted, ServerUnreachable
 from ...model import Capabilities, Region, Role, Verb
 from ...pool.memory import AnonymousMemory
 
@@ -137,7 +137,8 @@ class KeptStore(Store):
         self.closed = True
 
     async def _reach(self) -> None:
-        assert not self.closed, "called after it was closed"
+        if self.closed:
+            raise ClosedError("the client was closed")
         await asyncio.sleep(0)
         await self.server.gate.wait()
         if self.server.down:

@@ -76,12 +76,16 @@ class Fetching:
                     done = await self._open(landed, where, text, raw, copy, device)
                     if await self._claims.take(operation, landed, done):
                         return Delivery(done.value, done.nbytes, where.key, done.hold)
+                    del done  # an error's frames must not hold what somebody else has got
                 finally:
                     landed.drop()
+                    del landed
                 phase = _Phase("waiting for the payload", limit)
                 operation.deadline = deadline
         except TransferTimeout:
             raise
+        except DecodeError as error:
+            raise error.with_traceback(None) from error.__cause__  # its frames hold the payload
         except TransferError as error:
             raise wiring.located(error, "get", where) from error.__cause__
         except Late:
