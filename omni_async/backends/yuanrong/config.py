@@ -26,14 +26,14 @@ class YuanrongOptions(StoreOptions):
     port: Port = option(35001, "Port of that worker.", said=PORT_SAID)
     get_sub_timeout_ms: int = option(
         1000,
-        "How long the datasystem may wait for a key that is not there yet, per question asked; "
-        "0 asks without waiting.",
+        "How long vLLM-Omni's connector waits in one look for a key. Here no look waits, and a `get` has "
+        "its own deadline, so whatever this is, 0 included, sets no time limit.",
         unit="milliseconds",
         ge=0,
     )
     req_timeout_ms: int = option(
         5000,
-        "How long the worker may take to answer a request.",
+        "How long the worker may take to answer a request; a worker that is gone is waited for as long.",
         unit="milliseconds",
         gt=0,
     )

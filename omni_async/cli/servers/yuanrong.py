@@ -83,6 +83,10 @@ class YuanrongWorker(Server):
     def extra(self, role: Role) -> dict[str, Any]:
         return {"host": LOOPBACK, "port": self.port("worker")}
 
+    def end(self, patience: float = 0.0) -> None:
+        # In peace it takes 5 s, to give what it has to workers that there are not.
+        super().end(patience)
+
     def close(self) -> None:
         super().close()
         shutil.rmtree(self._folder, ignore_errors=True)
