@@ -22,6 +22,7 @@ from ..._aio.fork import generation
 from ..mooncake._native import environment, load
 from . import at_exit
 from .client import Client, Settings
+from .listening import listening_ports
 
 _OURS = {
     "MC_LOG_LEVEL": "ERROR",
@@ -84,6 +85,7 @@ def bare_host(host: str) -> str:
 def _set_up(settings: Settings) -> Client:
     module = load_store(settings.host)
     tcp = settings.protocol == "tcp"
+    others = set(listening_ports())
     with environment(_OURS | ({"MC_FORCE_TCP": "1"} if tcp else {})):
         native = module.MooncakeDistributedStore()
         status = native.setup(
@@ -105,7 +107,12 @@ def _set_up(settings: Settings) -> Client:
             raise SetupFailed(lent["ret"])
         segments = lent["segment_ids"]
     at_exit.leave(native, segments, settings.master)
-    return Client(native, _pin(module, settings, native.get_hostname()), settings)
+    hostname: str = native.get_hostname()
+    host = hostname.rpartition(":")[0]
+    endpoints = frozenset(
+        [hostname, *(f"{host}:{port}" for port in listening_ports() if port not in others)]
+    )
+    return Client(native, _pin(module, settings, hostname), settings, endpoints)
 
 
 def _pin(module: Any, settings: Settings, hostname: str) -> Any:

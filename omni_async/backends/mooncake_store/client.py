@@ -14,13 +14,11 @@ import mmap
 import queue
 import threading
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .codes import (
     BEING_WRITTEN,
-    EXISTS,
     INVALID,
     LEASE_EXPIRED,
     NOT_THERE,
@@ -59,12 +57,15 @@ class Settings(NamedTuple):
 class Client:
     """One client that is set up. Calls may come from any threads."""
 
-    def __init__(self, native: Any, pin: Any, settings: Settings) -> None:
+    def __init__(
+        self, native: Any, pin: Any, settings: Settings, endpoints: frozenset[str] = frozenset()
+    ) -> None:
+        """``endpoints``: what the master may say of where objects in the own segment are."""
         self._native = native
         self._pin = pin
         self.settings = settings
+        self._endpoints = endpoints
         self._tcp = settings.protocol == "tcp"
-        self._copies = self._tcp and settings.segment > 0
         self._glances: queue.SimpleQueue[int] = queue.SimpleQueue()
         """Where to read an object's first bytes again; registered."""
         self._memory = mmap.mmap(-1, _SEEN * _SLOTS, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -72,11 +73,8 @@ class Client:
         self.register(start, len(self._memory))
         for at in range(_SLOTS):
             self._glances.put(start + at * _SEEN)
-        self._endpoint = self._own_endpoint() if self._copies else ""
         self._lock = threading.Lock()
         self._putting: set[str] = set()
-        self._left: set[str] = set()
-        """Puts that could be neither ended nor called back: the master was gone."""
 
     def put(self, name: str, addresses: Sequence[int], sizes: Sequence[int]) -> int:
         """Keep these pieces as one object, in place of one of that name.
@@ -88,78 +86,33 @@ class Client:
                 return BEING_WRITTEN
             self._putting.add(name)
         try:
-            if name in self._left and (status := self._call_back(name)):
-                return status
-            if self._copies:
-                return self._put_by_copy(name, addresses, sizes)
-            return self._put_in_steps(name, addresses, sizes)
+            limit = time.monotonic() + _ELSEWHERE
+            while True:
+                status = self._put(name, addresses, sizes)
+                # Until the master believes that a client is dead, it gives away that one's memory, too.
+                if status != TRANSFER_FAILED or time.monotonic() > limit:
+                    return status
+                time.sleep(_PAUSE)
         finally:
             with self._lock:
                 self._putting.discard(name)
 
-    def _put_in_steps(self, name: str, addresses: Sequence[int], sizes: Sequence[int]) -> int:
-        """The way on which the master says whether there is an object already."""
-        limit = time.monotonic() + _ELSEWHERE
-        while True:
-            status = self._start(name, sum(sizes))
-            if status:
-                return status
-            status = self._write(name, addresses, sizes)
-            if status == 0:
-                status = int(self._native.batch_put_session_end([name])[0])
-            if status == 0 or self._call_back(name):
-                return status
-            # Until the master believes that a client is dead, it gives away that one's memory, too.
-            if status != TRANSFER_FAILED or time.monotonic() > limit:
-                return status
-            time.sleep(_PAUSE)
+    def _put(self, name: str, addresses: Sequence[int], sizes: Sequence[int]) -> int:
+        """The vendor's put keeps what is there, and says 0. So that goes first.
 
-    def _write(self, name: str, addresses: Sequence[int], sizes: Sequence[int]) -> int:
-        starts = [sum(sizes[:at]) for at in range(len(sizes))]
-        written: int = self._native.batch_put_from_multi_buffer_ranges(
-            [name], [list(addresses)], [list(sizes)], [starts]
-        )[0]
-        if written == INVALID:  # nobody answers where the memory is said to be
-            return TRANSFER_FAILED
-        return min(0, written)
-
-    def _start(self, name: str, nbytes: int) -> int:
-        """Begin a put, where nobody else does and nobody reads what is there."""
-        for _ in range(_ATTEMPTS):
-            status = self._asked(
-                lambda: self._native.batch_put_session_start([name], [nbytes], self._pin)[0]
-            )
-            if status != EXISTS:
-                return status
-            status = int(self._native.remove(name, False))
-            if status not in (0, NOT_THERE):
-                return status
-        return BEING_WRITTEN  # others put it again and again
-
-    def _put_by_copy(self, name: str, addresses: Sequence[int], sizes: Sequence[int]) -> int:
-        """The way on which bytes for the own segment are copied; on the other they take the loopback device.
-
-        Here an object that somebody puts between the two calls stays, and 0 is returned: as if it had been
-        put a moment later, and had replaced this one.
+        An object that somebody else puts between the two calls stays: as if it had been put a moment later,
+        and had replaced this one.
         """
         status = self._asked(lambda: self._native.remove(name, False))
         if status not in (0, NOT_THERE):
             return status
-        put: int = self._native.batch_put_from_multi_buffers(
-            [name], [list(addresses)], [list(sizes)], self._pin
-        )[0]
-        return put
-
-    def _call_back(self, name: str) -> int:
-        status: int = self._native.batch_put_session_revoke([name])[0]
-        if status == INVALID:  # the vendor knows of no such put
-            status = 0
-        with self._lock:
-            if status:
-                self._left.add(name)
-            else:
-                self._left.discard(name)
-        return status
+        # This one, since it copies into the own segment, and writes a file where the master wants files.
+        status = int(
+            self._native.batch_put_from_multi_buffers(
+                [name], [list(addresses)], [list(sizes)], self._pin
+            )[0]
+        )
+        return TRANSFER_FAILED if status == INVALID else status  # invalid: nobody answers there
 
     def get(self, name: str, address: int, room: int) -> int:
         """The object's size; beyond ``room`` nothing usable was written.
@@ -217,19 +170,8 @@ class Client:
         for copy in self._native.get_replica_desc(name):
             if copy.is_memory_replica():
                 place = copy.get_memory_descriptor().buffer_descriptor
-                return int(place.size) if place.transport_endpoint != self._endpoint else 0
+                return 0 if place.transport_endpoint in self._endpoints else int(place.size)
         return 0
-
-    def _own_endpoint(self) -> str:
-        """What descriptions of objects in the own segment say of where that is; by an object in it."""
-        name = f"omni-async {uuid.uuid4().hex}"
-        byte = ctypes.create_string_buffer(1)
-        self._native.put_from(name, ctypes.addressof(byte), 1, self._pin)
-        found = self._native.get_replica_desc(name)
-        self._native.remove(name, True)
-        if not found:
-            return ""
-        return str(found[0].get_memory_descriptor().buffer_descriptor.transport_endpoint)
 
     def contains(self, names: Sequence[str]) -> list[int]:
         """1 for each that there is, 0, or a status."""

@@ -20,7 +20,7 @@ from omni_async.cli.bench.line import Line, LineClosed
 
 from .desk import Desk
 
-MIB = 1 << 20
+LONG = 200_000
 
 
 class Agent:
@@ -76,7 +76,7 @@ class Agent:
             while True:
                 try:
                     # As the objects of transports, no two begin alike.
-                    await self.there.put(name, os.urandom(16) + bytes([fill]) * (MIB + fill))
+                    await self.there.put(name, os.urandom(16) + bytes([fill]) * (LONG + fill))
                     break
                 except KeyExists:
                     refused += 1

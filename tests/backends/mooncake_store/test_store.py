@@ -234,3 +234,10 @@ async def test_opening_again_and_again_leaves_nothing(
     while left() > before and time.monotonic() < limit:
         time.sleep(0.01)  # noqa: ASYNC251 - threads end a moment after they were told to
     assert left() <= before
+
+
+async def test_where_the_own_segment_is(owner: Desk, guest: Desk, name: str) -> None:
+    await owner.put_here(name, MIB)
+    assert owner.store._client._size_elsewhere(name) == 0  # type: ignore[attr-defined]
+    assert guest.store._client._size_elsewhere(name) == MIB  # type: ignore[attr-defined]
+    await owner.delete(name, own=True)

@@ -6,7 +6,8 @@ import asyncio
 
 from omni_async.cli.servers.mooncake import MooncakeMaster
 
-from .conftest import MIB, Open, StartAgent
+from .agent import LONG
+from .conftest import Open, StartAgent
 from .desk import Desk
 
 NAME = "contested@0_1"
@@ -31,7 +32,7 @@ async def test_two_processes_put_one_key(
             data = await desk.get(NAME)
             if data is not None:
                 found += 1
-                assert data[16:] == data[-1:] * (MIB + data[-1])
+                assert data[16:] == data[-1:] * (LONG + data[-1])
                 await desk.delete(NAME, own=True)
         return found
 
