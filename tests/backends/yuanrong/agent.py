@@ -7,6 +7,7 @@ Never: acts by itself.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import sys
 from typing import Any
@@ -49,6 +50,11 @@ class Agent:
 
     async def do_client(self) -> Any:
         return self.there.line.pid
+
+    async def do_share(self) -> Any:
+        """Leave our end of the client's socket to a process that outlives this one."""
+        fd = os.dup(self.there.line._sock.fileno())
+        return (await asyncio.create_subprocess_exec("sleep", "60", pass_fds=[fd])).pid
 
     async def do_put(self, name: str, fill: int, nbytes: int) -> Any:
         await self.there.put(name, bytes([fill]) * nbytes)

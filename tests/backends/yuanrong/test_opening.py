@@ -183,11 +183,15 @@ async def test_abort(desk: YuanrongDesk) -> None:
         await waiting
 
 
+@pytest.mark.parametrize("shared", [False, True])
 async def test_the_process_that_uses_it_is_killed(
-    yuanrong_worker: YuanrongWorker, start_agent: StartAgent
+    yuanrong_worker: YuanrongWorker, start_agent: StartAgent, shared: bool
 ) -> None:
+    """Also when its end of the socket stays open in some child of its own."""
     agent = await start_agent(yuanrong_worker)
     client = await agent.do("client")
+    if shared:
+        assert alive(await agent.do("share"))
     assert alive(client)
     os.kill(agent.pid, signal.SIGKILL)  # and not its group
     limit = time.monotonic() + STARTS
