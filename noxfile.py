@@ -39,6 +39,10 @@ WITHOUT_TORCH = [
 SYSTEM_LIBRARIES = {
     "mooncake": {"ibverbs": "libibverbs1", "numa": "libnuma1", "curl": "libcurl4"},
 }
+# Groups of packages that ask for a PyTorch with CUDA and run without it, so nothing comes with them.
+ALONE = ("nixl",)
+VENDORS = (*SYSTEM_LIBRARIES, *ALONE)
+TESTED = ["demo", "mooncake", "nixl", "prometheus", "uvloop"]
 
 nox.needs_version = ">=2025.5.1"
 nox.options.default_venv_backend = "virtualenv"
@@ -76,6 +80,7 @@ def _shared(session: nox.Session, *groups: str, extras: Sequence[str]) -> str:
     What was installed is remembered by the text of pyproject.toml: a second call costs nothing.
     """
     _system_libraries(session, extras)
+    alone = [package for name in ALONE if name in extras for package in _group(name)]
     python = str(SHARED / "bin" / "python")
     if not Path(python).exists():
         session.run(sys.executable, "-m", "virtualenv", "--quiet", str(SHARED), external=True)
@@ -84,7 +89,10 @@ def _shared(session: nox.Session, *groups: str, extras: Sequence[str]) -> str:
     if not stamp.exists():
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         pinned = [*_group("torch"), *(package for name in groups for package in _group(name))]
-        session.run(*pip, "--editable", f".[{','.join(extras)}]", *pinned, external=True)
+        wanted = ",".join(name for name in extras if name not in ALONE)
+        session.run(*pip, "--editable", f".[{wanted}]", *pinned, external=True)
+        if alone:
+            session.run(*pip, "--no-deps", *alone, external=True)
         stamp.touch()
     return python
 
@@ -150,7 +158,7 @@ def demo(session: nox.Session) -> None:
 
     With `-- --backend mooncake` over that engine, which is installed for it.
     """
-    vendors = [name for name in SYSTEM_LIBRARIES if name in session.posargs]
+    vendors = [name for name in VENDORS if name in session.posargs]
     python = _shared(session, extras=["demo", "uvloop", *vendors])
     session.run(_script(python), "demo", *session.posargs, external=True)
 
@@ -162,7 +170,7 @@ def tests(session: nox.Session) -> None:
     Another library's deploy files and connectors are tested with: $OMNI_ASYNC_PEER_WHEEL, or
     fetched by pip.
     """
-    python = _shared(session, "test", "images", extras=["demo", "mooncake", "prometheus", "uvloop"])
+    python = _shared(session, "test", "images", extras=TESTED)
     if not os.environ.get(PEER_WHEEL):
         session.env[PEER_WHEEL] = _peer_unpacked(session, python)
     if session.posargs:
@@ -233,7 +241,7 @@ def bench(session: nox.Session) -> None:
 @nox.session(venv_backend="none", default=False)
 def soak(session: nox.Session) -> None:
     """What takes long: hundreds of kills, long fuzzing, days of traffic in minutes."""
-    python = _shared(session, "test", "images", extras=["demo", "mooncake", "prometheus", "uvloop"])
+    python = _shared(session, "test", "images", extras=TESTED)
     session.run(
         python, "-m", "pytest", "-m", "soak", "--timeout=1800", *session.posargs, external=True
     )

@@ -1,7 +1,7 @@
-"""The promises of a transport, kept by NIXL: over what UCX takes within one host, and over TCP.
+"""The promises of a transport, kept by NIXL: by what UCX takes within one host, and over TCP.
 
-What differs between the two is how bytes move, not how words do: over TCP those promises are in the suite
-that bytes under way can break, and the others in the soak.
+All of them on asyncio by the first way. What differs over TCP is how bytes move: there those promises are in the
+suite that bytes under way can break, with the ends in two processes; the others, and uvloop, in the soak.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ import pytest
 
 from omni_async.model import Role
 from omni_async.testing.conformance import TransportConformance
-from omni_async.testing.rig import LoopKind
+from omni_async.testing.conformance.base import APART, Conformance
+from omni_async.testing.conformance.cancellation import Cancellation
+from omni_async.testing.conformance.peers import Peers
+from omni_async.testing.conformance.round_trips import RoundTrips
+from omni_async.testing.rig import LoopKind, Way
 from tests.engines import need_nixl
 
 
-class TestNixl(TransportConformance):
+class ByNixl(Conformance):
     connector = "nixl"
     loops: ClassVar[tuple[LoopKind, ...]] = ("asyncio",)
 
@@ -26,9 +30,34 @@ class TestNixl(TransportConformance):
         need_nixl()
 
     def extra(self, role: Role) -> Mapping[str, Any]:
-        return {"inline_limit": 256}
+        return {"inline_limit": 256}  # nearly everything goes by the engine
 
 
-class TestNixlOverTcp(TestNixl):
+class ByTcp(ByNixl):
     connector = "nixl-over-tcp"
     target = "tests.backends.nixl.over_tcp:NixlOverTcp"
+    ways: ClassVar[tuple[Way, ...]] = APART
+
+
+class TestNixl(ByNixl, TransportConformance):
+    pass
+
+
+class TestNixlOverTcp(ByTcp, RoundTrips, Cancellation, Peers):
+    pass
+
+
+@pytest.mark.soak
+class TestNixlOverTcpWhole(ByTcp, TransportConformance):
+    ways = TransportConformance.ways
+
+
+@pytest.mark.soak
+class TestNixlOnUvloop(ByNixl, TransportConformance):
+    loops = ("uvloop",)
+
+
+@pytest.mark.soak
+class TestNixlOverTcpOnUvloop(ByTcp, TransportConformance):
+    ways = TransportConformance.ways
+    loops = ("uvloop",)

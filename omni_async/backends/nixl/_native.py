@@ -24,7 +24,7 @@ from ..environment import environment
 NAME = "NixlConnector"
 VARIANTS = ("nixl_cu12", "nixl_cu13", "nixl_rocm")
 """Packages that bring the library; ``nixl`` alone only chooses one of them, and imports PyTorch for it."""
-WAKE = 20_000
+WAKE = 10_000
 """Microseconds that the thread which answers peers sleeps at most; sockets wake it before."""
 
 _QUIET = {"NIXL_LOG_LEVEL": "FATAL", "UCX_LOG_FILE": "stderr"}
