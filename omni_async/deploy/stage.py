@@ -12,7 +12,7 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import NamedTuple
 
-from ..errors import UsageError
+from ..errors import BackendUnavailable, UsageError
 from ..model import Health, Role
 from ..transport import Edge, Transport, open_transport
 from .connectors import Connector
@@ -123,16 +123,21 @@ async def open_stage(
         transports: dict[str, Transport] = {}
         edges: dict[Role, dict[str, Edge]] = {"sender": {}, "receiver": {}}
         for role, connector, where, wires in openings:
-            transport = await stack.enter_async_context(
-                open_transport(
-                    {"name": connector.name, "extra": {**connector.options, **where}},
-                    role=role,
-                    stage=plan.id,
-                    namespace=namespace,
-                    rank=me.rank,
-                    replica=me.replica,
-                )
+            opening = open_transport(
+                {"name": connector.name, "extra": {**connector.options, **where}},
+                role=role,
+                stage=plan.id,
+                namespace=namespace,
+                rank=me.rank,
+                replica=me.replica,
             )
+            try:
+                transport = await stack.enter_async_context(opening)
+            except BackendUnavailable as error:  # say which line of the file asked for it
+                names = ", ".join(str(wire.name) for wire in wires)
+                raise BackendUnavailable(
+                    f"{names}: {error}", backend=error.backend, remedy=error.remedy
+                ) from error
             transports[_unused(f"{role} {connector.name}", transports)] = transport
             for wire in wires:
                 other = wire.name.to_stage if role == "sender" else wire.name.from_stage

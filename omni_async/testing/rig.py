@@ -305,6 +305,8 @@ class Rig:
             for side, role in sides if self.stored else ():
                 if role == "sender":  # there it would stay beyond its sender
                     await side.sweep()
+                    if (await side.health()).status != "closed":
+                        await side.drain(2.0)  # what was just being read goes a moment later
         finally:
             for turn in ("receiver", "sender"):
                 for side, role in sides:

@@ -407,9 +407,9 @@ class Transport(abc.ABC):
         """The reading end of a stream that :meth:`enter` has checked; see :meth:`Edge.stream`."""
 
     def fate(self, where: TransferKey) -> asyncio.Future[bool] | None:
-        """Of a put that was just cancelled: will tell whether a receiver has got it, where that is open.
+        """Of a put that was just cancelled: will tell whether it was done all the same, where that is open.
 
-        Where it is ``False``, or there is none, nothing of it is there any more.
+        Who asks wants it to stay then; else it is taken back.
         """
         return None
 

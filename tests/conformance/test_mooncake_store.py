@@ -23,14 +23,14 @@ from tests.stores import mooncake_store_or_skip
 ROOM = 16 << 20
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def master() -> Iterator[MooncakeMaster]:
     mooncake_store_or_skip()
     with leased_master() as started:
         yield started
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def narrow_extra() -> Iterator[Mapping[str, Any]]:
     """A store of 16 MiB."""
     mooncake_store_or_skip()
@@ -69,6 +69,13 @@ class TestMooncakeStoreOnUvloopApart(TestMooncakeStore):
     ways = APART
 
 
+@pytest.fixture(scope="session")
+def lent_extra(master: MooncakeMaster) -> Iterator[Mapping[str, Any]]:
+    """Options of a client that lends nothing."""
+    with lent(master, 64 << 20) as extra:
+        yield extra
+
+
 class TestMooncakeStoreWithMemoryOfItsOwn(Stores, StoredStreams):
     """The senders lend nothing: what they put outlives their processes."""
 
@@ -77,11 +84,14 @@ class TestMooncakeStoreWithMemoryOfItsOwn(Stores, StoredStreams):
     loops: ClassVar[tuple[LoopKind, ...]] = ("asyncio",)
     ways = APART
     lease = LEASE
-    _narrow: Mapping[str, Any]
+    _extra: Mapping[str, Any]
 
     @pytest.fixture(autouse=True)
-    def servers(self, narrow_extra: Mapping[str, Any]) -> None:
-        self._narrow = narrow_extra
+    def servers(self, lent_extra: Mapping[str, Any]) -> None:
+        self._extra = lent_extra
 
     def extra(self, role: Role) -> Mapping[str, Any]:
-        return self._narrow
+        return self._extra
+
+    def narrow(self) -> Narrow:
+        return Narrow(0, {"sender": self._extra, "receiver": self._extra})

@@ -40,6 +40,7 @@ def _served(worker: YuanrongWorker) -> Iterator[YuanrongWorker]:
 
 class TestYuanrong(TransportConformance):
     connector = "yuanrong"
+    kept = "tests.conformance.kept_by_mooncake_store:kept"
     loops: ClassVar[tuple[LoopKind, ...]] = ("asyncio",)
     _worker: YuanrongWorker
     _narrow: YuanrongWorker

@@ -67,8 +67,9 @@ class Lifecycle(Conformance):
     async def test_closing_is_idempotent(self, rig: Rig) -> None:
         for first, second in (("close", "close"), ("abort", "close"), ("close", "abort")):
             tx, rx = await rig.pair()
-            await tx.put("k", pattern(100_000))
-            assert (await rx.get("k", pattern(100_000))).wrong is None
+            key = f"{first} {second}"
+            await tx.put(key, pattern(100_000))
+            assert (await rx.get(key, pattern(100_000))).wrong is None
             for side in (rx, tx):
                 await getattr(side, first)()
                 await getattr(side, second)()

@@ -47,7 +47,7 @@ class StoredStreams(Conformance):
         await source.finish()
         assert await tx.drain(0.05) >= 4
         assert await tx.cleanup("k") >= 4
-        await _works(tx, rx, "k")
+        await _works(tx, rx)
         await still(tx, rx)
         await rig.quiet()
 
@@ -90,7 +90,7 @@ class StoredStreams(Conformance):
         assert isinstance(error, StreamAborted), error
         await sink.leave()
         await tx.cleanup("k")
-        await _works(tx, rx, "k")
+        await _works(tx, rx)
 
     @NBYTES
     @runs(*AWAY_SENDER, own_peer=True)
@@ -148,7 +148,7 @@ class StoredStreams(Conformance):
         assert isinstance(await attempt(source.send(literal(1))), TransferCancelled)
         assert await tx.cleanup("k") == 0
         await sink.leave()
-        await _works(tx, rx, "k")
+        await _works(tx, rx)
         await still(tx, rx)
         await rig.quiet()
 
@@ -168,7 +168,7 @@ class StoredStreams(Conformance):
     @NBYTES
     @runs(*SENDER_HERE)
     async def test_a_cancelled_send(self, rig: Rig, moment: Moment, nbytes: int) -> None:
-        """What was cancelled may have been fetched before it could be taken back; never twice, never between."""
+        """It was sent or not, as the writer says; never twice, never in another one's place."""
         only_stored(rig)
         tx, rx = await rig.pair()
         assert isinstance(tx, LocalSide)
@@ -197,9 +197,9 @@ class StoredStreams(Conformance):
         await rig.quiet()
 
 
-async def _works(tx: Side, rx: Side, key: str = "next") -> None:
+async def _works(tx: Side, rx: Side) -> None:
     """The next stream is none the wiser."""
-    sink, source = await reader(rx, key, name="next"), await writer(tx, key)
+    sink, source = await reader(rx, "next"), await writer(tx, "next")
     await source.send_all([pattern(5_000, 1), pattern(50_000, 2)])
     story = await sink.read_all([pattern(5_000, 1), pattern(50_000, 2)])
     assert (story.count, story.wrong, story.error) == (2, [], None)

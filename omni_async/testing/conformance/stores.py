@@ -121,7 +121,6 @@ class Stores(Conformance):
         if isinstance(outcome, Exception):
             assert isinstance(outcome, KeyExists), outcome
             assert (outcome.key, outcome.edge) == ("k", ("0", "1"))
-            assert outcome.retryable
             there = 1
         assert (await rx.get("k", pattern(200_000, there))).wrong is None
         await tx.cleanup("k")

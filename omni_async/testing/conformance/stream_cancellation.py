@@ -26,7 +26,7 @@ class StreamCancellation(Conformance):
     @runs(*SENDER_HERE)
     async def test_send(self, rig: Rig, moment: Moment, nbytes: int) -> None:
         """A send that was cancelled sent nothing; the next one takes its place."""
-        only(rig, "credit", "over a store a chunk that was cancelled may have been fetched before")
+        only(rig, "credit", "over a store a chunk that was cancelled may have been sent")
         tx, rx = await rig.pair()
         stream, sink = await _write(tx, "k"), await reader(rx, "k")
         sent: list[Recipe] = []
@@ -74,7 +74,7 @@ class StreamCancellation(Conformance):
     @MOMENTS
     @runs(*SENDER_HERE)
     async def test_send_that_waits_for_memory(self, rig: Rig, moment: Moment) -> None:
-        only(rig, "credit", "over a store a chunk that was cancelled may have been fetched before")
+        only(rig, "credit", "over a store a chunk that was cancelled may have been sent")
         tx, rx = await rig.narrow_pair()
         large, nbytes = rig.room * 6 // 7, rig.room * 2 // 3
         stream, sink = await _write(tx, "k"), await reader(rx, "k")

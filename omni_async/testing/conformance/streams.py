@@ -131,6 +131,7 @@ class Streams(Conformance):
         assert await sink.read(literal(1)) is None
         for wrong in (-1, float("nan"), "1"):
             assert isinstance(await attempt(sink.read(timeout=wrong)), UsageError)  # type: ignore[arg-type]
+        await sink.leave()
 
     @pytest.mark.parametrize("nbytes", [10, 100_000])
     @runs(*HERE)

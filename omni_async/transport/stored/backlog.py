@@ -45,7 +45,18 @@ LONGEST_DRAIN_PAUSE = 0.1
 class Kept:
     """One payload in the store."""
 
-    __slots__ = ("began", "expires", "fate", "marker", "name", "owner", "quiet", "text", "token")
+    __slots__ = (
+        "began",
+        "expires",
+        "fate",
+        "marker",
+        "name",
+        "owner",
+        "quiet",
+        "stays",
+        "text",
+        "token",
+    )
 
     def __init__(self, name: str, text: str, owner: str, expires: float) -> None:
         self.name = name
@@ -61,7 +72,9 @@ class Kept:
         self.began: float | None = None
         """When it was first tried to delete it."""
         self.fate: asyncio.Future[bool] | None = None
-        """Where its caller has left: whether a receiver has got it."""
+        """Where its caller has left: whether it is there for its receiver."""
+        self.stays = False
+        """It is not taken back then."""
 
 
 class Backlog:
@@ -76,8 +89,8 @@ class Backlog:
         """Names that are being deleted: nothing is put there meanwhile."""
         self._lingering: dict[str, asyncio.Future[None]] = {}
         """Names under which a put may still succeed whose caller has left."""
-        self.fates: dict[str, asyncio.Future[bool]] = {}
-        """Of these, until they are known: whether a receiver has got what was put."""
+        self._open: dict[str, Kept] = {}
+        """The last of these puts, until it is known what became of it."""
         self._closed = False
         self._due: dict[str, None] = {}
         self._expiring: asyncio.Future[None] | None = None
@@ -131,7 +144,8 @@ class Backlog:
         name, loop = kept.name, self._wiring.loop
         before, over = self._lingering.get(name), loop.create_future()
         self._lingering[name] = over
-        kept.fate = self.fates[name] = loop.create_future()
+        kept.fate = loop.create_future()
+        self._open[name] = kept
 
         def ended(_: object) -> None:
             if self._lingering.get(name) is over:
@@ -147,20 +161,30 @@ class Backlog:
         else:
             before.add_done_callback(next_ended)
 
-    def _take_back(self, kept: Kept, there: bool) -> None:
-        free = kept.name not in self._kept and kept.name not in self._putting
-        if not there or not free or self._closed:
-            self._settle(kept, False)
-            return
-        kept.expires = self._wiring.loop.time()
-        kept.quiet = True
-        self.add(kept)
+    def fate(self, name: str) -> asyncio.Future[bool] | None:
+        """Of a put whose caller has just left it to itself: it is not taken back, and told whether it is there."""
+        kept = self._open.get(name)
+        if kept is None:
+            return None
+        kept.stays = True
+        return kept.fate
 
-    def _settle(self, kept: Kept, taken: bool) -> None:
+    def _take_back(self, kept: Kept, there: bool) -> None:
+        there = there and not self._closed
+        now = self._wiring.loop.time()
+        if there and kept.stays:
+            kept.expires = now + self._wiring.options.ttl
+            self.add(kept)
+        elif there and kept.name not in self._kept and kept.name not in self._putting:
+            kept.expires, kept.quiet = now, True
+            self.add(kept)
+        self._settle(kept, there and kept.stays)
+
+    def _settle(self, kept: Kept, there: bool) -> None:
         if kept.fate is not None and not kept.fate.done():
-            kept.fate.set_result(taken)
-            if self.fates.get(kept.name) is kept.fate:
-                del self.fates[kept.name]
+            kept.fate.set_result(there)
+        if self._open.get(kept.name) is kept:
+            del self._open[kept.name]
 
     # --- deleting ---------------------------------------------------------------------------------
 
@@ -217,7 +241,6 @@ class Backlog:
                 if end is Gone.BUSY:
                     self._later(kept, "a receiver is reading it")
                     continue
-                self._settle(kept, end is Gone.ABSENT)
                 self._remove(kept)
                 if end is Gone.DELETED and not kept.marker and not kept.quiet:
                     await self._mark(kept)
@@ -263,7 +286,6 @@ class Backlog:
         self.add(marker)
 
     def _remove(self, kept: Kept) -> None:
-        self._settle(kept, False)
         if self._kept.get(kept.name) is not kept:
             return
         del self._kept[kept.name]
@@ -335,9 +357,8 @@ class Backlog:
     def close(self) -> None:
         """Take nothing back any more: it stays for its receivers."""
         self._closed = True
-        for fate in list(self.fates.values()):
-            fate.set_result(False)
-        self.fates.clear()
+        for kept in list(self._open.values()):
+            self._settle(kept, False)
 
     async def forget(self) -> None:
         """Delete the words of what has expired: nobody would do so later.

@@ -175,8 +175,8 @@ class Keeping:
         kept.expires = wiring.loop.time() + wiring.options.ttl
 
     def fate(self, where: TransferKey) -> asyncio.Future[bool] | None:
-        """Of a put that was cancelled and whose call still runs: will tell whether a receiver has got it."""
-        return self.backlog.fates.get(self._wiring.store.name(self._text(where)))
+        """As for :meth:`Transport.fate`."""
+        return self.backlog.fate(self._wiring.store.name(self._text(where)))
 
     # --- the rest ---------------------------------------------------------------------------------
 

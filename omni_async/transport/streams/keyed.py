@@ -9,8 +9,7 @@ A transport over a store makes one :class:`KeyedStreams` and answers :meth:`Tran
 - a writer is held back by the store's space alone, however far its reader is behind;
 - a writer does not learn that its reader has left or is gone; what was not read stays in the store until
   it expires, or until the sender cleans the request up;
-- a chunk whose send was cancelled may have been fetched before it could be taken back; ``sent`` tells, from the
-  next call of the writer on;
+- a chunk whose send was cancelled while the store took it is sent; ``sent`` tells, from the writer's next call on;
 - a reader does not learn that its writer is gone, or has cleaned up: it gives up after its stall limit.
 """
 

@@ -56,7 +56,7 @@ class KeyedWriter(ChunkWriter):
         self._chunks = 0
         self._turn = asyncio.Lock()
         self._doubt: tuple[asyncio.Future[bool], Kind] | None = None
-        """Of the item whose put was cancelled: whether the reader has got it all the same."""
+        """Of the item whose put was cancelled: whether it is there all the same."""
         self._error: OmniAsyncError | None = None
         """Why nothing can be sent any more."""
         self._end_of_it: End | None = None
@@ -119,7 +119,7 @@ class KeyedWriter(ChunkWriter):
         return receipt
 
     async def _without_doubt(self) -> None:
-        """Know what became of an item whose put was cancelled: its number is used again only if it is gone."""
+        """Know what became of an item whose put was cancelled: its number is used again only if it is not there."""
         if self._doubt is None:
             return
         fate, kind = self._doubt
