@@ -42,13 +42,15 @@ class MooncakeStoreOptions(StoreOptions):
     )
     segment: int = option(
         512 << 20,
-        "Memory that this client lends to the store; with 0 it keeps nothing itself.",
+        "Memory that this client lends to the store; with 0 it keeps nothing itself. A payload lies in one "
+        "piece in one segment, so the largest one is the largest payload.",
         unit="bytes",
         ge=0,
     )
     localbuf: int = option(
         64 << 20,
-        "This client's buffer for payloads on their way; a larger payload does not fit through it.",
+        "This client's buffer for payloads that lie on a disk of the store; a larger one does not fit through "
+        "it. All others go straight to and from the pool.",
         unit="bytes",
         gt=0,
     )
