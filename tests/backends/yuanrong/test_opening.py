@@ -260,8 +260,11 @@ async def test_no_descriptor_and_no_thread_stays(
     before = set(os.listdir("/proc/self/fd")), threading.active_count()
     await once()
     await once()
-    assert len(os.listdir("/proc/self/fd")) == len(before[0])
-    assert threading.active_count() == before[1]
+    limit = time.monotonic() + STARTS  # a process that was killed may be late to go
+    while len(os.listdir("/proc/self/fd")) > len(before[0]) and time.monotonic() < limit:
+        await asyncio.sleep(0.05)
+    assert len(os.listdir("/proc/self/fd")) <= len(before[0])
+    assert threading.active_count() <= before[1]
 
 
 def test_the_client_needs_little() -> None:
