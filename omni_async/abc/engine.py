@@ -20,8 +20,9 @@ class Revoke(enum.Enum):
     NOTHING = "nothing"
     """Only the end of the operation itself, told by the peer."""
     PAGES = "pages"
-    """Bytes arrive through this process's own page tables (a socket, a copy by the kernel): addresses
-    without pages take none, and whoever tries gets an error."""
+    """Bytes arrive through this process's own page tables (a socket, a copy by the kernel). Addresses
+    whose pages were taken away are never used again: whoever writes there gets an error, or writes
+    where nobody looks."""
     REGION = "region"
     """Bytes arrive behind the kernel's back (RDMA): :meth:`Engine.unregister` is what ends it."""
 

@@ -33,7 +33,8 @@ class Block(abc.ABC):
 
     @abc.abstractmethod
     def withdraw(self, offset: int, nbytes: int) -> None:
-        """Take whole pages away for good: who reads or writes there gets an error, this process too.
+        """Take whole pages away for good: who reads or writes there gets an error, this process too, or
+        other pages that nobody looks at.
 
         Their addresses are never used again, not even after the block was closed, so a write that comes
         late lands nowhere.
