@@ -7,7 +7,6 @@ Never: runs in a process with an event loop: the vendor's client keeps the GIL w
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import importlib
 import os
@@ -19,16 +18,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from .buffer import Buffer
+
 PACKAGES = ("yr.datasystem", "datasystem")
 """Where the client is, in releases since 0.8 and before."""
 RUNGS = (250, 1000)
 """Milliseconds. The vendor goes on asking a full worker until its time limit has passed, so what takes memory is
 asked for with a limit as short as the size allows. One client has one limit."""
+_LEAST_MS = 200
+"""What a worker that is well answers in, on a busy machine."""
 _SECOND_A_BYTE = 2e-9
 """What the worker may take to find fresh memory and the client to fill it: 0.6 ns here, on a quiet machine."""
 _PROBE_MS = 100
 _MORE_THAN_ANY = 1 << 50
+"""Bytes that no worker has."""
 _LOOK = 0.05
+"""Seconds between two looks for a worker that is not there yet."""
 _CONNECT_MS = 500
 """The least that the vendor takes. It waits for 3 s all the same."""
 _BATCH = 5000
@@ -49,49 +54,6 @@ class Refused(Exception):
         self.status = status
         self.nbytes = nbytes
         self.limit = limit
-
-
-class Buffer:
-    """Bytes of the worker's memory, for as long as this lives."""
-
-    def __init__(self, keep: Any, data: memoryview) -> None:
-        self._keep = keep
-        self._view = _View()
-        _get_buffer(data, ctypes.byref(self._view), 0)
-        self.address: int = self._view.buf or 0
-        self.nbytes = data.nbytes
-
-    def release(self) -> None:
-        """Idempotent."""
-        if self._keep is not None:
-            _release_buffer(ctypes.byref(self._view))
-            self._keep = None
-
-
-class _View(ctypes.Structure):
-    """CPython's ``Py_buffer``."""
-
-    _fields_ = (
-        ("buf", ctypes.c_void_p),
-        ("obj", ctypes.c_void_p),
-        ("len", ctypes.c_ssize_t),
-        ("itemsize", ctypes.c_ssize_t),
-        ("readonly", ctypes.c_int),
-        ("ndim", ctypes.c_int),
-        ("format", ctypes.c_void_p),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("suboffsets", ctypes.c_void_p),
-        ("internal", ctypes.c_void_p),
-    )
-
-
-# The only way to the address of bytes that may not be written.
-_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
-_get_buffer.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_int]
-_release_buffer = ctypes.pythonapi.PyBuffer_Release
-_release_buffer.argtypes = [ctypes.c_void_p]
-_release_buffer.restype = None
 
 
 class Client:
@@ -220,7 +182,7 @@ class Client:
             self._probe()
             if _taken(nbytes) >= self._memory:
                 raise Refused("large", "", "Out of memory", nbytes, self._memory)
-        needs = RUNGS[0] + nbytes * _SECOND_A_BYTE * 1000
+        needs = _LEAST_MS + nbytes * _SECOND_A_BYTE * 1000
         limit_ms = next((rung for rung in RUNGS if needs <= rung < self._limit_ms), self._limit_ms)
         try:
             try:

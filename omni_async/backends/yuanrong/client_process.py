@@ -11,20 +11,18 @@ is done by other threads meanwhile.
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
-import queue
 import select
 import signal
 import socket
 import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
-from typing import NamedTuple
+from collections.abc import Generator
 
 from ._native import Client, Refused
+from .copiers import Copiers, Copy, memmove
+from .mapped import Memory
 from .words import (
     Answer,
     Call,
@@ -45,85 +43,13 @@ from .words import (
 
 _LITTLE = 1 << 20
 """Bytes that are copied on the spot."""
-_STRIDE = 16 << 20
-"""Bytes that a thread copies at a time."""
-_COPIERS = 2
 _READ = 1 << 18
 _FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 _DIES_WITH_PARENT = 1
 """``PR_SET_PDEATHSIG``."""
 
-_memmove = ctypes.CDLL(None).memmove
-_memmove.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-_memmove.restype = None
-
-Copy = tuple[int, int, int]
-"""Destination, source, bytes."""
 Job = Generator[list[Copy], None, Answer]
 """One call: what it yields is to be copied before it goes on."""
-
-
-class Span(NamedTuple):
-    """Bytes of the pool in this process; stay mapped for as long as it is kept."""
-
-    address: int
-    data: memoryview
-
-
-class Memory:
-    """Memory of the pool, by the addresses that it has there."""
-
-    def __init__(self) -> None:
-        self._mapped: dict[int, Span] = {}
-
-    def map(self, address: int, nbytes: int, fd: int) -> None:
-        mapped = mmap.mmap(fd, nbytes)
-        os.close(fd)
-        here = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
-        self._mapped[address] = Span(here, memoryview(mapped))
-
-    def unmap(self, address: int) -> None:
-        self._mapped.pop(address, None)
-
-    def span(self, address: int, nbytes: int) -> Span:
-        for start, (here, data) in self._mapped.items():
-            at = address - start
-            if at >= 0 and at + nbytes <= len(data):
-                return Span(here + at, data[at : at + nbytes])
-        raise Refused("fault", f"{nbytes:,} bytes at {address:#x} are not registered")
-
-
-class Copiers:
-    """Threads that copy; who waits for them is told through a descriptor."""
-
-    def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._work: queue.SimpleQueue[tuple[Copy, object]] = queue.SimpleQueue()
-        self._done: deque[object] = deque()
-        for _ in range(_COPIERS):
-            threading.Thread(target=self._run, daemon=True).start()
-
-    def begin(self, copies: Sequence[Copy], token: object) -> int:
-        """Copy; ``token`` will be among the :meth:`ended` as many times as is returned."""
-        pieces = [
-            (to + at, source + at, min(_STRIDE, nbytes - at))
-            for to, source, nbytes in copies
-            for at in range(0, nbytes, _STRIDE)
-        ]
-        for piece in pieces:
-            self._work.put((piece, token))
-        return len(pieces)
-
-    def ended(self) -> list[object]:
-        os.eventfd_read(self.fd)
-        return [self._done.popleft() for _ in range(len(self._done))]
-
-    def _run(self) -> None:
-        while True:
-            piece, token = self._work.get()
-            _memmove(*piece)
-            self._done.append(token)
-            os.eventfd_write(self.fd, 1)
 
 
 class ClientProcess:
@@ -283,7 +209,7 @@ def _get(word: Get, client: Client, memory: Memory) -> Job:
     try:
         nbytes = buffer.nbytes
         if nbytes <= _LITTLE and nbytes <= word.room:
-            _memmove(span.address, buffer.address, nbytes)
+            memmove(span.address, buffer.address, nbytes)
         elif nbytes <= word.room:
             yield [(span.address, buffer.address, nbytes)]
     finally:
