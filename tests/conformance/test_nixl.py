@@ -23,6 +23,7 @@ from tests.engines import need_nixl
 
 class ByNixl(Conformance):
     connector = "nixl"
+    kept = "tests.conformance.kept_by_nixl:kept"
     loops: ClassVar[tuple[LoopKind, ...]] = ("asyncio",)
 
     @pytest.fixture(autouse=True)
