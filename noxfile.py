@@ -42,7 +42,14 @@ SYSTEM_LIBRARIES = {
 # Groups of packages that ask for a PyTorch with CUDA and run without it, so nothing comes with them.
 ALONE = ("nixl",)
 VENDORS = (*SYSTEM_LIBRARIES, *ALONE)
-TESTED = ["demo", "mooncake", "nixl", "prometheus", "uvloop"]
+# What a backend may be called -> the extra that it needs. The last one has no wheels for Python 3.13, where
+# pip installs nothing for it.
+BACKENDS = {
+    **{name: name for name in VENDORS},
+    "mooncake-store": "mooncake",
+    "yuanrong": "yuanrong",
+}
+TESTED = ["demo", "mooncake", "nixl", "prometheus", "uvloop", "yuanrong"]
 
 nox.needs_version = ">=2025.5.1"
 nox.options.default_venv_backend = "virtualenv"
@@ -156,10 +163,10 @@ def _pytest(session: nox.Session, python: str, *args: str) -> None:
 def demo(session: nox.Session) -> None:
     """Three processes turn a recording into sound again: `nox -s demo [-- options]`.
 
-    With `-- --backend mooncake` over that engine, which is installed for it.
+    With `-- --backend mooncake` over that engine, or another or a store, which is installed for it.
     """
-    vendors = [name for name in VENDORS if name in session.posargs]
-    python = _shared(session, extras=["demo", "uvloop", *vendors])
+    vendors = {BACKENDS[name] for name in session.posargs if name in BACKENDS}
+    python = _shared(session, extras=["demo", "uvloop", *sorted(vendors)])
     session.run(_script(python), "demo", *session.posargs, external=True)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pydantic
 
 from .. import registry
-from ..abc import DirectBackend, Options
+from ..abc import Options
 from ..errors import BackendUnavailable
 from ..model import Role
 
@@ -49,14 +49,13 @@ async def check_here(connector: str, options: Options | None = None) -> None:
     backend = registry.backend_for(connector)
     if options is None:
         options = backend.options.model_validate(extra_here(connector, "receiver", 1))
-    if isinstance(backend, DirectBackend):
-        try:
-            await backend.prepare(options, "sender")
-        except BackendUnavailable as error:
-            remedy = f"; {error.remedy}" if error.remedy else ""
-            raise BackendUnavailable(
-                f"{error}{remedy}", backend=error.backend, remedy=error.remedy
-            ) from error
+    try:
+        await backend.prepare(options, "sender")
+    except BackendUnavailable as error:
+        remedy = f"; {error.remedy}" if error.remedy else ""
+        raise BackendUnavailable(
+            f"{error}{remedy}", backend=error.backend, remedy=error.remedy
+        ) from error
 
 
 def _takes(model: type[Options], key: str, value: Any) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,17 +13,19 @@ from typing import Any
 import pytest
 
 from omni_async import BackendUnavailable, Deploy, load_deploy
-from omni_async.cli.demo import default_deploy
+from omni_async.cli.demo import closing, default_deploy
 from omni_async.cli.demo.layout import Layout
 from omni_async.cli.demo.onto import onto, together
+from omni_async.cli.demo.served import server_of
 from omni_async.cli.free_ports import FreePorts
 from omni_async.cli.main import main
 from omni_async.cli.on_this_host import LOOPBACK
 from omni_async.deploy.endpoints import sender_port, sending_endpoints
 from tests.cli.conftest import tune, wav
-from tests.cli.demos import DEMO
+from tests.cli.demos import AT_ONCE, DEMO, all_gone, running, writing
 from tests.deploy.addressed import AddressedDouble, registered
 from tests.engines import need_mooncake
+from tests.stores import loaded_or_skip
 
 MOONCAKE = "MooncakeTransferEngineConnector"
 
@@ -157,3 +161,94 @@ def test_two_demos_over_mooncake_do_not_meet(tmp_path: Path) -> None:
         assert result["identical"] is True
         assert result["without_streaming"]["identical"] is True
         assert {edge["connector"] for edge in result["edges"]} == {MOONCAKE}
+
+
+STORES = {"mooncake-store": "mooncake.store", "yuanrong": "yr.datasystem.kv_client"}
+
+
+def test_a_stores_server_is_told_to_both_ends(ports: FreePorts) -> None:
+    with closing(server_of("mooncake-store")) as server:
+        assert server is not None
+        over = onto("mooncake-store", load_deploy(default_deploy()), ports, server)
+        deploy = load_deploy(default_deploy(), overrides=over)
+        for wire in deploy.wires:
+            for role, end in (("sender", wire.sender), ("receiver", wire.receiver)):
+                assert end.name == "MooncakeStoreConnector"
+                told = server.extra(role)  # type: ignore[arg-type]
+                assert {name: end.options[name] for name in told} == told
+                assert end.options["memory_pool_size"] == 32 << 20
+    assert server_of("shm") is None
+    assert server_of("mooncak") is None
+    assert server_of(None) is None
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("backend", STORES)
+def test_over_a_store(tmp_path: Path, backend: str) -> None:
+    """With a server of its own: the same figures as over shared memory, and the same files."""
+    pytest.importorskip("torch")
+    loaded_or_skip(STORES[backend])
+    recording = tmp_path / "tune.wav"
+    recording.write_bytes(wav(tune(1.5).tobytes()))
+    results = {}
+    for name in (backend, "shm"):
+        command = [*DEMO, "--json", "--backend", name, "--requests", "2", "--input", recording]
+        done = subprocess.run(
+            [*map(str, command), "--output", str(tmp_path / name)],
+            capture_output=True,
+            text=True,
+            timeout=55,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        results[name] = json.loads(done.stdout)
+    stored, mapped = results.values()
+    assert stored["identical"] is stored["without_streaming"]["identical"] is True
+    assert stored.keys() == mapped.keys()
+    for ours, theirs in zip(stored["edges"], mapped["edges"], strict=True):
+        assert ours.keys() == theirs.keys()
+        for same in ("edge", "sent", "received"):
+            assert ours[same] == theirs[same]
+    for name in ("req-0.wav", "req-1.wav"):
+        assert (tmp_path / backend / name).read_bytes() == (tmp_path / "shm" / name).read_bytes()
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("backend", STORES)
+def test_its_server_goes_when_the_demo_is_killed(tmp_path: Path, backend: str) -> None:
+    pytest.importorskip("torch")
+    loaded_or_skip(STORES[backend])
+    recording, output = tmp_path / "tune.wav", tmp_path / "out"
+    recording.write_bytes(wav(tune(60.0).tobytes()))
+    command = ("--backend", backend, "--input", recording, "--output", output)
+    with running(*command, count=5) as (process, children):
+        writing(output)
+        process.kill()
+        began = time.monotonic()
+        assert all_gone(children)
+        assert time.monotonic() - began < 2 * AT_ONCE
+
+
+@pytest.mark.parametrize("backend", STORES)
+def test_a_store_whose_package_is_missing(tmp_path: Path, backend: str) -> None:
+    pytest.importorskip("torch")
+    for module in ("mooncake", "yr", "datasystem"):
+        (tmp_path / module).mkdir()
+        refusal = f"raise ModuleNotFoundError(\"No module named '{module}'\", name='{module}')"
+        (tmp_path / module / "__init__.py").write_text(refusal)
+    recording, output = tmp_path / "tune.wav", tmp_path / "out"
+    recording.write_bytes(wav(tune(0.1).tobytes()))
+    root = str(Path(__file__).parents[2])
+    command = [*DEMO, "--json", "--backend", backend, "--input", recording, "--output", output]
+    done = subprocess.run(
+        [*map(str, command)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), root])},
+    )
+    assert done.returncode == 1
+    error = json.loads(done.stdout)["error"]
+    assert error["type"] == "BackendUnavailable"
+    assert f"pip install 'omni-async[{backend.partition('-')[0]}]'" in error["text"]
+    assert done.stderr == f"omni-async demo: {error['text']}\n"
+    assert not output.exists()

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import importlib.util
 import json
 import sys
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from omni_async import BackendUnavailable
+
+if TYPE_CHECKING:
+    from ..servers import Server
 
 NAME = "demo"
 HELP = "three stages turn a recording into hidden states, codec frames and sound again"
@@ -40,7 +46,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--backend",
         metavar="NAME",
-        help="what every edge goes over, such as mooncake; default: what the deploy file says",
+        help="what every edge goes over, such as mooncake; a store's server is started for it; default: what "
+        "the deploy file says",
     )
     parser.add_argument(
         "--requests", type=_count, default=1, metavar="N", help="how many at once (default 1)"
@@ -72,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
 async def _run(args: argparse.Namespace) -> int:
     from ..free_ports import FreePorts
     from .audio import sample_recording
+    from .served import server_of
     from .supervisor import Options, Run, cancelled_by_signals
     from .table import ProgressLine, report
 
@@ -84,9 +92,13 @@ async def _run(args: argparse.Namespace) -> int:
         compare=not args.no_compare,
         backend=args.backend,
     )
-    with FreePorts() as ports, cancelled_by_signals() as signalled:
+    with (
+        FreePorts() as ports,
+        closing(server_of(args.backend)) as server,
+        cancelled_by_signals() as signalled,
+    ):
         try:
-            result = await Run(options, line, ports).result()
+            result = await Run(options, line, ports, server).result()
         except asyncio.CancelledError:
             number = signalled()
             if number is None:
@@ -98,6 +110,16 @@ async def _run(args: argparse.Namespace) -> int:
             line.clear()
     print(json.dumps(result.as_dict()) if args.json else report(result))
     return 0 if result.ok else 1
+
+
+@contextlib.contextmanager
+def closing(server: Server | None) -> Iterator[Server | None]:
+    """The server, closed in the end."""
+    try:
+        yield server
+    finally:
+        if server is not None:
+            server.close()
 
 
 def default_deploy() -> Path:

@@ -17,15 +17,19 @@ from ...deploy.connectors import known_names
 from ...deploy.environment import escaped
 from ...deploy.mistakes import hint
 from ...deploy.ports import stage_number
+from ...model import Role
 from ..free_ports import FreePorts
 from ..on_this_host import LOOPBACK, anywhere
+from ..servers import Server
 
 
-def onto(backend: str, deploy: Deploy, ports: FreePorts) -> dict[str, Any]:
+def onto(
+    backend: str, deploy: Deploy, ports: FreePorts, server: Server | None = None
+) -> dict[str, Any]:
     """What lies over the file so that its bytes go over that backend.
 
     What an edge says of pools, time limits and chunks stays; the rest of the backend's options are its
-    defaults, but for those that make it run between processes of one host.
+    defaults, but for those that make it run between processes of one host, or lead to a store's ``server``.
 
     Raises:
         ConfigError: nobody has announced a backend of that name.
@@ -43,9 +47,15 @@ def onto(backend: str, deploy: Deploy, ports: FreePorts) -> dict[str, Any]:
         if model.addressed:
             # Its port is this base and the number of the stage; that sum is the one that is kept.
             extra |= {"host": LOOPBACK, "zmq_port": ports.of(sender) - numbers[sender]}
-        connector = {"name": name, "extra": escaped(extra)}
-        stages[sender].setdefault("output_connectors", {})[f"to_stage_{receiver}"] = connector
-        stages[receiver].setdefault("input_connectors", {})[f"from_stage_{sender}"] = connector
+
+        def end(role: Role, extra: dict[str, Any] = extra) -> dict[str, Any]:
+            told = {} if server is None else server.extra(role)
+            return {"name": name, "extra": escaped({**extra, **told})}
+
+        stages[sender].setdefault("output_connectors", {})[f"to_stage_{receiver}"] = end("sender")
+        stages[receiver].setdefault("input_connectors", {})[f"from_stage_{sender}"] = end(
+            "receiver"
+        )
     return {"stages": list(stages.values())}
 
 

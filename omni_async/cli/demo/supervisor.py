@@ -19,6 +19,7 @@ from uuid import uuid4
 from omni_async import ConfigError, load_deploy
 
 from ..free_ports import FreePorts
+from ..servers import Server
 from . import words
 from .audio import Recording
 from .child import Child
@@ -26,6 +27,7 @@ from .layout import Layout
 from .onto import onto
 from .result import Result
 from .rounds import Lap, planned
+from .served import serving
 
 
 class Options(NamedTuple):
@@ -44,8 +46,14 @@ class Options(NamedTuple):
 class Run:
     """One run, from the check of its input to its result; what it shows is in its fields."""
 
-    def __init__(self, options: Options, changed: Callable[[Run], None], ports: FreePorts) -> None:
-        """Check what can be checked before anything starts. ``ports`` are kept by the caller.
+    def __init__(
+        self,
+        options: Options,
+        changed: Callable[[Run], None],
+        ports: FreePorts,
+        server: Server | None = None,
+    ) -> None:
+        """Check what can be checked before anything starts. ``ports`` and ``server`` are closed by the caller.
 
         Raises:
             ConfigError: the deploy file is wrong, or wires something else than three in a row; nobody
@@ -56,7 +64,7 @@ class Run:
         self.options = options
         deploy, over = load_deploy(options.deploy), {}
         if options.backend is not None:
-            over = onto(options.backend, deploy, ports)
+            over = onto(options.backend, deploy, ports, server)
             deploy = load_deploy(options.deploy, overrides=over)
         self.layout = Layout.of(deploy)
         with Recording(options.recording) as recording:
@@ -91,12 +99,13 @@ class Run:
         """Rounds that have begun."""
         self.checking = False
         self._changed = changed
+        self._server = server
 
     async def result(self) -> Result:
         """Run it all. Cancellation: safe; every process is ended and half-written files removed.
 
         Raises:
-            BackendUnavailable: an edge's backend cannot run here; nothing was started.
+            BackendUnavailable: an edge's backend cannot run here; no stage was started.
             DemoFailed: a process ended before it was done.
         """
         await self.layout.check_backends()
@@ -108,7 +117,8 @@ class Run:
                 f"{self.options.output}: cannot be written ({error.strerror})"
             ) from error
         try:
-            await self._supervise()
+            async with serving(self._server):
+                await self._supervise()
             return self._conclude()
         finally:
             shutil.rmtree(self.work, ignore_errors=True)
