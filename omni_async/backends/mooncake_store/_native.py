@@ -21,7 +21,7 @@ from typing import Any
 from ..._aio.fork import generation
 from ..mooncake._native import environment, load
 from . import at_exit
-from .client import Client, Settings
+from .client import Client, Settings, plain
 from .listening import listening_ports
 
 _OURS = {
@@ -109,9 +109,8 @@ def _set_up(settings: Settings) -> Client:
     at_exit.leave(native, segments, settings.master)
     hostname: str = native.get_hostname()
     host = hostname.rpartition(":")[0]
-    endpoints = frozenset(
-        [hostname, *(f"{host}:{port}" for port in listening_ports() if port not in others)]
-    )
+    ports = set(listening_ports()) - others
+    endpoints = frozenset(plain(at) for at in (hostname, *(f"{host}:{port}" for port in ports)))
     return Client(native, _pin(module, settings, hostname), settings, endpoints)
 
 

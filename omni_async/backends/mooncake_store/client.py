@@ -54,6 +54,11 @@ class Settings(NamedTuple):
     evictable: bool
 
 
+def plain(endpoint: str) -> str:
+    """An address and a port, without the brackets that the vendor does not put everywhere."""
+    return endpoint.translate({ord("["): None, ord("]"): None})
+
+
 class Client:
     """One client that is set up. Calls may come from any threads."""
 
@@ -170,7 +175,7 @@ class Client:
         for copy in self._native.get_replica_desc(name):
             if copy.is_memory_replica():
                 place = copy.get_memory_descriptor().buffer_descriptor
-                return 0 if place.transport_endpoint in self._endpoints else int(place.size)
+                return 0 if plain(place.transport_endpoint) in self._endpoints else int(place.size)
         return 0
 
     def contains(self, names: Sequence[str]) -> list[int]:

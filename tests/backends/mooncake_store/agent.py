@@ -64,6 +64,10 @@ class Agent:
         data = await self.there.get(name)
         return None if data is None else [data[0], len(data), data.count(data[0]) == len(data)]
 
+    async def do_elsewhere(self, name: str) -> Any:
+        """The size of what lies with others."""
+        return self.there.store._client._size_elsewhere(name)  # type: ignore[attr-defined]
+
     async def do_begin(self, name: str, nbytes: int) -> Any:
         """Begin to put and do not go on: the object is being written from here on."""
         client = self.there.store._client  # type: ignore[attr-defined]

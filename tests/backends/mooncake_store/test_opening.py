@@ -18,7 +18,7 @@ from omni_async.cli.free_ports import FreePorts
 from omni_async.cli.servers.mooncake import MooncakeMaster
 
 from .agent import opened
-from .conftest import Open
+from .conftest import Open, StartAgent
 
 LIMIT = 0.5
 
@@ -218,3 +218,17 @@ def test_what_it_says_of_itself() -> None:
     can = backend.capabilities(MooncakeStoreOptions())
     assert (can.verb.value, can.cross_host, can.writable) == ("store", True, True)
     assert not any((can.notifies, can.credit, can.exclusive, can.recall))
+
+
+async def test_over_ipv6(start_agent: StartAgent) -> None:
+    """In processes of their own: one uses one version."""
+    with MooncakeMaster("--rpc_address=::1") as master:
+        extra = {"host": "::1", "master": f"[::1]:{master.port('rpc')}"}
+        owner = await start_agent({**master.extra("sender"), **extra})
+        guest = await start_agent({**master.extra("receiver"), **extra})
+        await owner.do("put", name="k", fill=6, nbytes=20 << 20)
+        assert await guest.do("get", name="k") == [6, 20 << 20, True]
+        assert await owner.do("elsewhere", name="k") == 0
+        assert await guest.do("elsewhere", name="k") == 20 << 20
+        for agent in (owner, guest):
+            assert await agent.leave() == 0
