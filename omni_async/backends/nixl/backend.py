@@ -6,6 +6,8 @@ Never: opens anything before the machine was looked at.
 
 from __future__ import annotations
 
+import weakref
+
 from ..._aio.executor import OwnedExecutor
 from ...abc import Engine, MemorySource, Options
 from ...model import Capabilities, Role, Verb
@@ -45,7 +47,6 @@ class NixlBackend(AddressedBackend):
     async def prepare(self, options: Options, role: Role) -> Options:
         mine = _mine(options)
         executor = OwnedExecutor("nixl-opening", 1)
-        agent: Agent | None = None
         try:
             found: dict[str, object] = {"host": await host_of(mine, executor)}
             if mine.memory_pool_size is None and device_of(mine) != "cpu":
@@ -62,8 +63,11 @@ class NixlBackend(AddressedBackend):
             )
         finally:
             executor.close()
+        prepared = mine.model_copy(update={**found, "agent_name": agent.name})
         self._made[agent.name] = agent
-        return mine.model_copy(update={**found, "agent_name": agent.name})
+        # Whoever only wanted to know whether it runs here asks for no engine.
+        weakref.finalize(prepared, self._made.pop, agent.name, None).atexit = False
+        return prepared
 
     def engine(self, options: Options, role: Role) -> Engine:
         mine = _mine(options)

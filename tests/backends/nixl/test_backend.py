@@ -19,6 +19,7 @@ import omni_async
 from omni_async import BackendUnavailable, ConfigError
 from omni_async.backends.nixl import NixlBackend, NixlOptions, _native, checks
 from omni_async.cli.free_ports import FreePorts
+from omni_async.cli.on_this_host import check_here
 from omni_async.model import Endpoint, Verb
 from omni_async.pool.memory import AnonymousMemory
 from omni_async.testing.leaks import no_leaks
@@ -200,6 +201,12 @@ async def test_opening_does_not_hold_up_the_loop(
         ):
             ticking.cancel()
     assert ticks > 10
+
+
+async def test_who_only_asks_whether_it_runs_here(library: None) -> None:
+    await check_here("nixl")  # the library itself keeps a few descriptors from its first agent on
+    async with no_leaks():
+        await check_here("nixl")
 
 
 async def test_stages_that_name_no_host_meet(library: None, namespace: str) -> None:
