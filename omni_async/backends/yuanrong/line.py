@@ -87,6 +87,13 @@ class ClientLine:
         """The process has ended."""
         return self._exit.done()
 
+    def be_patient(self, patience: float) -> None:
+        """Change that of the beginning."""
+        self._patience = patience
+        if self._watch is not None:
+            self._watch.cancel()
+            self._overdue()
+
     def number(self) -> int:
         """For the next call."""
         return next(self._numbers)

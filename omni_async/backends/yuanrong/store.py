@@ -177,7 +177,7 @@ class YuanrongStore(Store):
     def _begin(self, limit: float) -> asyncio.Future[Answer]:
         """Start it; the future is done once it is connected, or why not."""
         options = self._options
-        line = ClientLine(options.req_timeout_ms / 1000 + _SLACK)
+        line = ClientLine(limit + _SLACK)
         self._line = line
         word = Connect(
             options.host, options.port, options.req_timeout_ms, options.evictable, _until(limit)
@@ -192,9 +192,14 @@ class YuanrongStore(Store):
         if connected is not self._connected:
             return
         self._connected = None
+        line = self._line
         good = not connected.cancelled() and connected.exception() is None
-        if self._line is not None and not (good and isinstance(connected.result(), Done)):
-            self._retire(self._line)
+        if line is None:
+            return
+        if good and isinstance(connected.result(), Done):
+            line.be_patient(self._options.req_timeout_ms / 1000 + _SLACK)
+        else:
+            self._retire(line)
 
     async def _reconnected(self) -> ClientLine:
         if self._closed:
