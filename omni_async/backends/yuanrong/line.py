@@ -196,6 +196,8 @@ class ClientLine:
 
     def _overdue(self) -> None:
         self._watch = None
+        if self.open:
+            self._readable()  # a loop that was held up has not heard yet what was said
         if self._owed:
             left = self._heard + self._patience - self._loop.time()
             if left > 0:

@@ -175,3 +175,18 @@ async def test_a_client_that_answers_no_more(
         await desk.there("x:0_1")
     assert not alive(pid)
     assert await desk.there("x:0_1") is False
+
+
+async def test_a_loop_that_was_held_up_does_not_blame_the_client(
+    yuanrong_worker: YuanrongWorker, open_desk: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omni_async.backends.yuanrong.store._SLACK", 0.0)
+    desk = await open_desk(yuanrong_worker, req_timeout_ms=500)
+    pid = desk.line.pid
+    line = desk.line
+    waiting = asyncio.ensure_future(desk.there("x:0_1"))
+    await asyncio.sleep(0)
+    time.sleep(1.5)  # noqa: ASYNC251 - that is what is tested
+    line._overdue()  # uvloop looks at its timers first
+    assert await waiting is False
+    assert desk.line.pid == pid
