@@ -113,7 +113,8 @@ async def test_absent_empty_and_none(shared: Ends) -> None:
             await rx.get("0", "1", "absent", timeout=0)
         with pytest.raises(TransferTimeout, match="it is not there"):
             await rx.get("0", "1", "absent", timeout=0.05)
-        for value in (b"", "", None, [], {}, 0, False):
+        falsy: list[Any] = [b"", "", None, [], {}, 0, False]
+        for value in falsy:
             await tx.put("0", "1", "k", value)
             got = (await rx.get("0", "1", "k", timeout=5)).value
             assert got == value

@@ -61,7 +61,7 @@ def test_every_byte_that_is_changed_is_noticed_or_harmless() -> None:
             try:
                 head, offsets = read(data)
             except (DecodeError, ProtocolError) as error:
-                assert repr(TEXT) in str(error)
+                assert repr(TEXT) in str(error)  # noqa: PT017 - some bytes are harmless
                 noticed += 1
                 continue
             assert head.text == TEXT

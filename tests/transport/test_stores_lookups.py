@@ -50,7 +50,7 @@ def looking(kept: Kept) -> LookUps:
 
 async def ended(lookups: LookUps) -> None:
     lookups.close()
-    while lookups._task is not None:
+    while lookups._task is not None:  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(0)
 
 
@@ -106,7 +106,7 @@ async def test_no_question_while_nobody_waits(kept: Kept) -> None:
     given_up = lookups.wait("never")
     await kept.questions_more(1)
     given_up.cancel()
-    while lookups._task is not None:
+    while lookups._task is not None:  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(0.001)
     count = lookups.questions
     await asyncio.sleep(0.05)
@@ -176,7 +176,7 @@ async def test_closing_leaves_no_task_and_asks_no_more(kept: Kept) -> None:
     lookups.close()
     lookups.close()
     kept.gate.set()
-    while lookups._task is not None:
+    while lookups._task is not None:  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(0)
     count = len(kept.questions)
     await asyncio.sleep(0.03)
