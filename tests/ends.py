@@ -18,7 +18,7 @@ from omni_async.model import Role
 from omni_async.registry import options_for
 from omni_async.testing.processes import PeerProcess
 from omni_async.testing.sides import RemoteSide
-from tests.engines import need_mooncake
+from tests.engines import need_mooncake, need_nixl
 
 __all__ = ["HOST", "Ends", "ends", "led"]
 
@@ -80,6 +80,8 @@ def ends(connector: str, namespace: str, **extra: Any) -> Iterator[Ends]:
     """The ends of a pipeline; skips where the engine is missing."""
     if connector == "mooncake":
         need_mooncake()
+    if connector == "nixl":
+        need_nixl()
     with FreePorts() as ports:
         yield Ends(connector, namespace, ports, **extra)
 

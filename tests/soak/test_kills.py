@@ -49,7 +49,9 @@ SHORT_AND_LONG = pytest.mark.parametrize(
         pytest.param(50, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
     ],
 )
-CONNECTORS = pytest.mark.parametrize("connector", ["shm", "mooncake"])
+CONNECTORS = pytest.mark.parametrize(
+    "connector", ["shm", "mooncake", pytest.param("nixl", marks=pytest.mark.soak)]
+)
 
 
 @CONNECTORS

@@ -55,9 +55,22 @@ class Tally:
         pytest.param(200, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
     ],
 )
-async def test_no_late_byte_lands_in_another_payload(namespace: str, repetitions: int) -> None:
+@pytest.mark.parametrize(
+    ("connector", "tls"),
+    [
+        ("mooncake", ""),
+        pytest.param("nixl", "", marks=pytest.mark.soak),
+        pytest.param("nixl", "tcp", marks=pytest.mark.soak),
+    ],
+    ids=["mooncake", "nixl", "nixl-tcp"],
+)
+async def test_no_late_byte_lands_in_another_payload(
+    namespace: str, repetitions: int, connector: str, tls: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if tls:
+        monkeypatch.setenv("UCX_TLS", tls)
     chance, tally = random.Random(repetitions), Tally()
-    with ends("mooncake", namespace, memory_pool_size=POOL, peer_timeout=GIVEN_UP) as here:
+    with ends(connector, namespace, memory_pool_size=POOL, peer_timeout=GIVEN_UP) as here:
         async with led() as stopped, led() as steady, here.open("receiver", "1") as rx:
             slow = await here.away(stopped, "sender", "0")
             other = await here.away(steady, "sender", "0", rank=1)

@@ -43,10 +43,31 @@ ROUNDS = pytest.mark.parametrize(
     ],
 )
 
+WAYS = pytest.mark.parametrize(
+    ("connector", "tls"),
+    [
+        ("mooncake", ""),
+        pytest.param("nixl", "", marks=pytest.mark.soak),
+        pytest.param("nixl", "tcp", marks=pytest.mark.soak),
+    ],
+    ids=["mooncake", "nixl", "nixl-tcp"],
+)
 
+
+@WAYS
 @ROUNDS
-async def test_a_stopped_sender(namespace: str, rounds: int, count: int, slower: float) -> None:
-    with ends("mooncake", namespace, memory_pool_size=POOL) as here:
+async def test_a_stopped_sender(
+    namespace: str,
+    rounds: int,
+    count: int,
+    slower: float,
+    connector: str,
+    tls: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if tls:
+        monkeypatch.setenv("UCX_TLS", tls)
+    with ends(connector, namespace, memory_pool_size=POOL) as here:
         async with led() as bad, led() as good, here.open("receiver", "1") as rx:
             slow = await here.away(bad, "sender", "0")
             steady = await here.away(good, "sender", "0", rank=1)
@@ -91,10 +112,21 @@ async def _fails(rx: omni_async.Transport, key: str, bad: PeerProcess) -> None:
     assert str(bad.pid) in str(caught.value.peer)
 
 
+@WAYS
 @ROUNDS
-async def test_a_stopped_receiver(namespace: str, rounds: int, count: int, slower: float) -> None:
+async def test_a_stopped_receiver(
+    namespace: str,
+    rounds: int,
+    count: int,
+    slower: float,
+    connector: str,
+    tls: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What it holds stays its own; a put that finds no room because of it says so."""
-    with ends("mooncake", namespace, memory_pool_size=POOL) as here:
+    if tls:
+        monkeypatch.setenv("UCX_TLS", tls)
+    with ends(connector, namespace, memory_pool_size=POOL) as here:
         async with led() as bad, led() as good, here.open("sender", "0") as tx:
             slow = await here.away(bad, "receiver", "2", sender="0")
             steady = await here.away(good, "receiver", "1", sender="0")
