@@ -51,6 +51,8 @@ class Store(abc.ABC):
     """What somebody reads stays: :meth:`put` under its name is :class:`KeyExists`, :meth:`delete` answers
     ``BUSY``. So a reader may delete after it has handed its payload over. Where it is false, a reader deletes
     first: else it might delete what was put under the name since."""
+    tells_absent: bool = True
+    """:meth:`delete` tells ``ABSENT`` from ``DELETED``. Where it is false, it may call ``DELETED`` what was not there."""
     pins: bool = False
     """Registered memory is pinned: it is registered in small segments, and keeps its pages."""
 

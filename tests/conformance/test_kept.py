@@ -23,7 +23,7 @@ class TestKept(TransportConformance):
     lease = 0.2
 
     def extra(self, role: Role) -> Mapping[str, Any]:
-        return {"guards": self.guards, "server": f"guards {self.guards}"}
+        return {"guards": self.guards, "tells": self.guards, "server": f"guards {self.guards}"}
 
     def narrow(self) -> Narrow:
         extra = {"server": f"narrow, guards {self.guards}", "capacity": ROOM}

@@ -60,6 +60,7 @@ class YuanrongStore(Store):
     """One client, connected by :meth:`open`. When its process ends, the next call starts another."""
 
     separator = ":"
+    tells_absent = False
     guards = False
 
     def __init__(self, options: YuanrongOptions) -> None:
@@ -139,7 +140,6 @@ class YuanrongStore(Store):
         return list(map(bool, await self._told(names, Contains)))
 
     async def delete(self, names: Sequence[str], *, own: bool = False) -> list[Gone]:
-        # Whether there was anything, the worker does not tell.
         stay = await self._told(names, Delete)
         return [Gone.BUSY if one else Gone.DELETED for one in stay]
 

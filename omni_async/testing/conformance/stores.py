@@ -151,6 +151,19 @@ class Stores(Conformance):
         assert await tx.cleanup("k3") == 0
 
     @runs(*HERE)
+    async def test_clean_up_counts_what_is_still_there(self, rig: Rig) -> None:
+        only_stored(rig)
+        tx, rx = await rig.pair()
+        for number in range(4):
+            await tx.put(f"k{number}", literal(number), request_id="r")
+        for number in range(3):
+            assert (await rx.get(f"k{number}", literal(number))).wrong is None
+        await asyncio.sleep(0.1)  # what was handed over is deleted right behind
+        assert await tx.cleanup("r") == 1
+        assert await tx.cleanup("r") == 0
+        await self.gone(rx, "k3")
+
+    @runs(*HERE)
     async def test_word_that_something_has_expired_goes_with_its_sender(self, rig: Rig) -> None:
         only_stored(rig)
         tx, rx = await rig.pair(buffer_ttl_seconds=0.2)

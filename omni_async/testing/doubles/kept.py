@@ -26,6 +26,7 @@ LEASE = 0.2
 class KeptOptions(StoreOptions):
     server: str = option("one", "Which of the servers of this process.")
     capacity: int | None = option(None, "How much it keeps, from now on.", unit="bytes")
+    tells: bool = option(True, "Whether it tells what was not there when it was to be deleted.")
     guards: bool = option(True, "Whether it keeps what somebody reads.")
 
 
@@ -63,10 +64,11 @@ class Server:
 class KeptStore(Store):
     separator = "@"
 
-    def __init__(self, server: Server, name: str, guards: bool) -> None:
+    def __init__(self, server: Server, options: KeptOptions) -> None:
         self.server = server
-        self.address = f"the server {name!r} of this process"
-        self.guards = guards
+        self.address = f"the server {options.server!r} of this process"
+        self.guards = options.guards
+        self.tells_absent = options.tells
         self.closed = False
         self._regions = 0
 
@@ -121,7 +123,7 @@ class KeptStore(Store):
         ends = []
         for name in names:
             if name not in self.server.objects:
-                ends.append(Gone.ABSENT)
+                ends.append(Gone.ABSENT if self.tells_absent else Gone.DELETED)
             elif self.guards and not own and self._leased(name):
                 ends.append(Gone.BUSY)
             else:
@@ -168,7 +170,7 @@ class KeptBackend(StoreBackend):
         server = Server.named(options.server)
         if options.capacity is not None:
             server.capacity = options.capacity
-        return KeptStore(server, options.server, options.guards)
+        return KeptStore(server, options)
 
     def memory(self, options: Options, role: Role) -> MemorySource:
         return AnonymousMemory()

@@ -235,7 +235,7 @@ class Backlog:
             self._ending[kept.name] = over
         there = 0
         try:
-            ends = await wiring.store.delete([kept.name for kept in group], own=force)
+            ends = await self._ends([kept.name for kept in group], force)
             for kept, end in zip(group, ends, strict=True):
                 there += end is not Gone.ABSENT
                 if end is Gone.BUSY:
@@ -253,6 +253,16 @@ class Backlog:
                 del self._ending[kept.name]
             over.set_result(None)
         return there
+
+    async def _ends(self, names: list[str], own: bool) -> list[Gone]:
+        store = self._wiring.store
+        if store.tells_absent:
+            return await store.delete(names, own=own)
+        # Else what was fetched long ago would be taken for something that expires now.
+        there = await store.contains(names)
+        left = [name for name, found in zip(names, there, strict=True) if found]
+        ends = iter(await store.delete(left, own=own) if left else ())
+        return [next(ends) if found else Gone.ABSENT for found in there]
 
     def _later(self, kept: Kept, why: str) -> None:
         now = self._wiring.loop.time()
@@ -309,7 +319,7 @@ class Backlog:
         Cancellation: safe; the deletion goes on.
         """
         mine = [self._kept[name] for name in self._owned.get(owner, ())]
-        payloads = [kept for kept in mine if not kept.marker]
+        payloads = [kept for kept in mine if not kept.marker and not kept.quiet]
         now = self._wiring.loop.time()
         for kept in payloads:
             kept.quiet, kept.began = True, now

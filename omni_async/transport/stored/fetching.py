@@ -30,6 +30,8 @@ from .opening import Opened, opened, opened_foreign
 from .operations import Late, Operation
 from .wiring import StoreWiring
 
+WAITING = "waiting for the payload"
+ASKING = "asking for the payload"
 AT_ONCE = 16
 """Gets that try their luck before they stand in the line of those who wait: of many, most would find
 nothing, and each would have asked by itself."""
@@ -68,7 +70,7 @@ class Fetching:
         deadline = None if limit is None else wiring.loop.time() + limit
         text, name = self._named(where)
         operation = wiring.operations.begin(where.key, deadline)
-        phase = _Phase("waiting for the payload", limit)
+        phase = _Phase(WAITING, limit)
         try:
             while True:
                 landed = await self._found(operation, name, where, timeout, phase)
@@ -80,7 +82,7 @@ class Fetching:
                 finally:
                     landed.drop()
                     del landed
-                phase = _Phase("waiting for the payload", limit)
+                phase = _Phase(WAITING, limit)
                 operation.deadline = deadline
         except TransferTimeout:
             raise
@@ -140,18 +142,20 @@ class Fetching:
         once = timeout is not DEFAULT and timeout == 0
         least = move_limit if timeout is DEFAULT else _at_least(ASK_SECONDS if once else 0.0)
         self._trying += 1
-        phase.text = "asking for the payload"
+        phase.text = ASKING
         try:
-            return await self._landing.fetch(operation, name, where.edge, least)
+            landed = await self._landing.fetch(operation, name, where.edge, least)
+            phase.text = WAITING
+            return landed
         except ServerUnreachable as error:
             if once:
                 raise
             # Who waits goes on waiting: a server may come back, and the deadline is the caller's.
             self.lookups.trouble = error
+            phase.text = WAITING
             return None
         finally:
             self._trying -= 1
-            phase.text = "waiting for the payload"
 
     async def _open(
         self,
@@ -189,9 +193,11 @@ class Fetching:
     def _late(self, where: TransferKey, phase: _Phase) -> TransferTimeout:
         wiring = self._wiring
         trouble = self.lookups.trouble
-        state = (
-            f"{wiring.store.address} does not answer: {trouble}" if trouble else "it is not there"
-        )
+        state = "it is not there"
+        if trouble is not None:
+            state = f"{wiring.store.address} does not answer: {trouble}"
+        elif phase.text == ASKING:
+            state = f"{wiring.store.address} has not answered"
         return TransferTimeout(
             f"get of {where.key!r} on {where.edge} timed out after {phase.limit or 0:g} s while "
             f"{phase.text}; {state}",
