@@ -123,16 +123,17 @@ async def open_stage(
         transports: dict[str, Transport] = {}
         edges: dict[Role, dict[str, Edge]] = {"sender": {}, "receiver": {}}
         for role, connector, where, wires in openings:
-            opening = open_transport(
-                {"name": connector.name, "extra": {**connector.options, **where}},
-                role=role,
-                stage=plan.id,
-                namespace=namespace,
-                rank=me.rank,
-                replica=me.replica,
-            )
             try:
-                transport = await stack.enter_async_context(opening)
+                transport = await stack.enter_async_context(
+                    open_transport(
+                        {"name": connector.name, "extra": {**connector.options, **where}},
+                        role=role,
+                        stage=plan.id,
+                        namespace=namespace,
+                        rank=me.rank,
+                        replica=me.replica,
+                    )
+                )
             except BackendUnavailable as error:  # say which line of the file asked for it
                 names = ", ".join(str(wire.name) for wire in wires)
                 raise BackendUnavailable(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import time
 from typing import Any
 
@@ -120,6 +121,7 @@ class Keeping:
             encoded.fast,
             consumers,
             0.0 if math.isinf(ttl) else time.time() + ttl,
+            random.getrandbits(63),
         )
         laid = await lay(wiring, encoded, head, owner, deadline)
         return store.name(text), text, laid, encoded.nbytes
@@ -135,6 +137,10 @@ class Keeping:
             while True:
                 try:
                     return await self._try(operation, kept, laid)
+                except Late:
+                    if turn is None:
+                        raise
+                    raise full from None  # it is still full, or does not say so in time
                 except KeyExists:
                     patience = patience or loop.time() + CONFIRM_SECONDS
                     if loop.time() >= patience:
