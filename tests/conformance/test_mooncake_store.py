@@ -1,6 +1,6 @@
 """The promises of a transport, kept by Mooncake's store with a real master.
 
-All of them on asyncio; on uvloop those within one loop, and the others in the soak.
+All of them on asyncio; on uvloop, within one loop, those about sockets and timers; the others in the soak.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ import pytest
 from omni_async.cli.servers.mooncake import MooncakeMaster
 from omni_async.model import Role
 from omni_async.testing.conformance import TransportConformance
-from omni_async.testing.conformance.base import APART, ONE_LOOP
+from omni_async.testing.conformance.base import APART, ONE_LOOP, Conformance
+from omni_async.testing.conformance.concurrency import Concurrency
+from omni_async.testing.conformance.lifecycle import Lifecycle
 from omni_async.testing.conformance.stored_streams import StoredStreams
 from omni_async.testing.conformance.stores import Stores
+from omni_async.testing.conformance.streams import Streams
+from omni_async.testing.conformance.timeouts import Timeouts
 from omni_async.testing.rig import LoopKind, Narrow
 from tests.conformance.stored import LEASE, leased_master, lent
 from tests.stores import mooncake_store_or_skip
@@ -38,7 +42,7 @@ def narrow_extra() -> Iterator[Mapping[str, Any]]:
         yield extra
 
 
-class TestMooncakeStore(TransportConformance):
+class OverMooncake(Conformance):
     connector = "mooncake-store"
     kept = "tests.conformance.kept_by_mooncake_store:kept"
     loops: ClassVar[tuple[LoopKind, ...]] = ("asyncio",)
@@ -58,15 +62,18 @@ class TestMooncakeStore(TransportConformance):
         return Narrow(ROOM, {"sender": self._narrow, "receiver": self._narrow})
 
 
-class TestMooncakeStoreOnUvloop(TestMooncakeStore):
+class TestMooncakeStore(OverMooncake, TransportConformance):
+    pass
+
+
+class TestMooncakeStoreOnUvloop(OverMooncake, Lifecycle, Timeouts, Concurrency, Streams):
     loops = ("uvloop",)
     ways = ONE_LOOP
 
 
 @pytest.mark.soak
-class TestMooncakeStoreOnUvloopApart(TestMooncakeStore):
+class TestMooncakeStoreOnUvloopAll(OverMooncake, TransportConformance):
     loops = ("uvloop",)
-    ways = APART
 
 
 @pytest.fixture(scope="session")

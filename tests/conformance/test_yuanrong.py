@@ -1,6 +1,8 @@
 """The promises of a transport, kept by openYuanrong's datasystem with a real worker.
 
-All of them on asyncio; on uvloop those within one loop, and the others in the soak.
+All of them within one loop, and between two processes those that are about two; the others in the soak. Each transport
+starts a process for the vendor's client, which is where the time goes; so here it makes little difference in which
+process, and on which loop, the transport itself lives.
 """
 
 from __future__ import annotations
@@ -13,7 +15,15 @@ import pytest
 from omni_async.cli.servers.yuanrong import YuanrongWorker
 from omni_async.model import Role
 from omni_async.testing.conformance import TransportConformance
-from omni_async.testing.conformance.base import APART, ONE_LOOP
+from omni_async.testing.conformance.base import APART, ONE_LOOP, Conformance
+from omni_async.testing.conformance.claims import Claims
+from omni_async.testing.conformance.lifecycle import Lifecycle
+from omni_async.testing.conformance.limits import PoolLimits
+from omni_async.testing.conformance.ownership import Ownership
+from omni_async.testing.conformance.peers import Peers
+from omni_async.testing.conformance.stored_streams import StoredStreams
+from omni_async.testing.conformance.stores import Stores
+from omni_async.testing.conformance.streams import Streams
 from omni_async.testing.rig import LoopKind, Narrow
 from tests.stores import loaded_or_skip
 
@@ -38,7 +48,7 @@ def _served(worker: YuanrongWorker) -> Iterator[YuanrongWorker]:
         worker.kill()  # asked to end, it takes five seconds
 
 
-class TestYuanrong(TransportConformance):
+class OverYuanrong(Conformance):
     connector = "yuanrong"
     kept = "tests.conformance.kept_by_mooncake_store:kept"
     loops: ClassVar[tuple[LoopKind, ...]] = ("asyncio",)
@@ -57,12 +67,29 @@ class TestYuanrong(TransportConformance):
         return Narrow(ROOM, {"sender": extra, "receiver": extra})
 
 
-class TestYuanrongOnUvloop(TestYuanrong):
-    loops = ("uvloop",)
+class TestYuanrong(OverYuanrong, TransportConformance):
     ways = ONE_LOOP
 
 
-@pytest.mark.soak
-class TestYuanrongOnUvloopApart(TestYuanrong):
-    loops = ("uvloop",)
+class TestYuanrongApart(
+    OverYuanrong,
+    Lifecycle,
+    Claims,
+    PoolLimits,
+    Ownership,
+    Peers,
+    Streams,
+    Stores,
+    StoredStreams,
+):
     ways = APART
+
+
+@pytest.mark.soak
+class TestYuanrongApartAndAll(OverYuanrong, TransportConformance):
+    ways = APART
+
+
+@pytest.mark.soak
+class TestYuanrongOnUvloop(OverYuanrong, TransportConformance):
+    loops = ("uvloop",)
