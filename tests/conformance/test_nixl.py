@@ -55,10 +55,10 @@ class TestNixlOverTcpWhole(ByTcp, TransportConformance):
 
 @pytest.mark.soak
 class TestNixlOnUvloop(ByNixl, TransportConformance):
-    loops = ("uvloop",)
+    loops: ClassVar[tuple[LoopKind, ...]] = ("uvloop",)
 
 
 @pytest.mark.soak
 class TestNixlOverTcpOnUvloop(ByTcp, TransportConformance):
     ways = TransportConformance.ways
-    loops = ("uvloop",)
+    loops: ClassVar[tuple[LoopKind, ...]] = ("uvloop",)
