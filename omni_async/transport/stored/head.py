@@ -35,6 +35,9 @@ class Head(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     consumers: int = 1
     expires: float = 0.0
     """When, in seconds since 1970; 0 for never."""
+    number: int = 0
+    """Any number that no other object is likely to have: two that are alike otherwise begin differently, by which
+    a store's client can tell that what it was reading has been replaced."""
 
 
 _encoder = msgspec.msgpack.Encoder()

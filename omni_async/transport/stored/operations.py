@@ -77,7 +77,6 @@ class Operation:
         leases: Iterable[Lease] = (),
         *,
         least: float = 0.0,
-        late: Callable[[], None] | None = None,
         left: Callable[[asyncio.Future[T]], None] | None = None,
     ) -> T:
         """The outcome of a call to the store, which uses these slots.
@@ -86,7 +85,6 @@ class Operation:
 
         Args:
             least: seconds that are waited for it in any case.
-            late: called when it has succeeded after nobody was waiting any more.
             left: called with the call when nobody waits for it any more, though it may succeed or has just done so.
 
         Cancellation: safe, in that sense.
@@ -95,20 +93,11 @@ class Operation:
         for lease in slots:
             lease.pin()
         future = self._operations.spawn(work)
-        given_up = False
-
-        def ended(future: asyncio.Future[T]) -> None:
-            for lease in slots:
-                lease.unpin()
-            if given_up and late is not None and not future.cancelled() and not future.exception():
-                late()
-
-        future.add_done_callback(ended)
+        future.add_done_callback(lambda _: _unpin(slots))
         try:
             return await self.answer(future, least)
         except BaseException:
             if not future.done():
-                given_up = True
                 for lease in slots:
                     lease.quarantine()
             failed = future.done() and (future.cancelled() or future.exception() is not None)
@@ -198,6 +187,11 @@ def _pass_on(done: asyncio.Future[T], own: asyncio.Future[T]) -> None:
 def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
+
+
+def _unpin(slots: list[Lease]) -> None:
+    for lease in slots:
+        lease.unpin()
 
 
 def _done(future: asyncio.Future[None]) -> None:
