@@ -135,19 +135,23 @@ class Contact:
         Raises:
             EngineFault: it could not begin.
         """
-        self.connect()
-        for write in writes:
-            target = write.target
-            if self._learnt.get(target.id) != target:
-                self._agent.learn(self.name, target.word.metadata)
-                self._learnt[target.id] = target
         kinds = {write.target.word.memory for write in writes}
         if len(kinds) > 1:
             raise EngineFault("one write for two kinds of memory", status="mixed", backend=NAME)
-        transfer = self._agent.write(
-            self.name,
-            ((self._memory, one.local, one.target.word.memory, one.remote) for one in writes),
-        )
+        try:
+            self.connect()
+            for write in writes:
+                target = write.target
+                if self._learnt.get(target.id) != target:
+                    self._agent.learn(self.name, target.word.metadata)
+                    self._learnt[target.id] = target
+            transfer = self._agent.write(
+                self.name,
+                ((self._memory, one.local, one.target.word.memory, one.remote) for one in writes),
+            )
+        except EngineFault:
+            self._stale = True
+            raise
         self._under_way += 1
         return transfer
 

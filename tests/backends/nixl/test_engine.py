@@ -236,6 +236,18 @@ async def test_regions_that_come_and_go(either: Both) -> None:
     either.sender.detach(RemoteRegion(1, 1, 0, either.regions[1].handle))
 
 
+async def test_a_connection_that_was_lost(either: Both) -> None:
+    """The write that meets it fails; the next one goes over a new one."""
+    await either.write(either.move(0, 0, 1))
+    contact = either.sender._contacts["r"]
+    await either.sender._watch.run(either.sender._agent.forget, contact.name)
+    with pytest.raises(EngineFault, match="could not write"):
+        await either.write(either.move(0, 0, 1))
+    either.source.view(0, 9)[:] = b"\6" * 9
+    await either.write(either.move(0, 0, 9))
+    assert bytes(either.target.view(0, 9)) == b"\6" * 9
+
+
 async def test_the_same_name_again(both: Both) -> None:
     """A peer that came back under the name of its predecessor is another agent."""
     await both.write(both.move(0, 0, 1))
