@@ -28,18 +28,20 @@ from omni_async.testing.rig import LoopKind, Narrow
 from tests.stores import loaded_or_skip
 
 ROOM = 64 << 20
+SOON = "--client_dead_timeout_s=3"
+"""Until what a client had begun to put when it was killed is free again."""
 
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[YuanrongWorker]:
     loaded_or_skip("yr.datasystem.kv_client")
-    yield from _served(YuanrongWorker(memory=512 << 20))
+    yield from _served(YuanrongWorker(SOON, memory=512 << 20))
 
 
 @pytest.fixture(scope="module")
 def narrow_worker() -> Iterator[YuanrongWorker]:
     loaded_or_skip("yr.datasystem.kv_client")
-    yield from _served(YuanrongWorker(memory=ROOM))
+    yield from _served(YuanrongWorker(SOON, memory=ROOM))
 
 
 def _served(worker: YuanrongWorker) -> Iterator[YuanrongWorker]:
