@@ -29,6 +29,7 @@ from omni_async.errors import (
     TransferTimeout,
 )
 from omni_async.model import Role
+from omni_async.registry import names, register_backend
 from omni_async.testing.doubles.kept import KeptBackend
 from omni_async.testing.doubles.kept import Server as KeptServer
 from omni_async.testing.recipes import pattern
@@ -284,7 +285,7 @@ async def test_cleaning_up_what_is_being_read_holds_nobody_up(shared: Ends) -> N
 
 async def test_a_lease_is_waited_for_without_blocking(namespace: str) -> None:
     """Of a store of one process, whose leases are as long as a test likes."""
-    omni_async.registry.register_backend(KeptBackend())
+    register_backend(KeptBackend())
     server = KeptServer.named(namespace)
     spec = {"name": "kept", "extra": {"server": namespace}}
     options: dict[str, Any] = {"namespace": namespace, "linger": 0}
@@ -364,9 +365,9 @@ async def test_a_full_store_says_so_in_time_and_takes_more_later(ends: Ends) -> 
 
 async def test_tensors_of_every_kind(shared: Ends) -> None:
     torch = pytest.importorskip("torch")
-    names = ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "bool", "int64", "complex64"]
+    kinds = ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "bool", "int64", "complex64"]
     async with shared("sender") as tx, shared("receiver") as rx:
-        for name in names:
+        for name in kinds:
             base = torch.arange(48, dtype=torch.float32).reshape(4, 12)
             whole = base.to(getattr(torch, name))
             for tensor in (whole, whole[1:3, ::2], whole[:0], whole.reshape(-1)[5]):
@@ -424,7 +425,7 @@ def test_a_missing_package_is_one_error_at_start(backend: str, tmp_path: Path) -
     assert kind == "BackendUnavailable", text
     assert "0->1" in text
     assert remedy
-    if backend in omni_async.registry.names():
+    if backend in names():
         assert f"omni-async[{VENDORS[backend]}" in text + remedy
     assert time.monotonic() - began < 10
     assert "Traceback" not in done.stderr

@@ -1,7 +1,11 @@
-"""The promises of a transport over a store, kept by a store of one process: with guards for readers, and without."""
+"""The promises of a transport over a store, kept by a store of one process: with guards for readers, and without.
+
+Where a real store of that kind is installed its own run shows the same, so this one is left to the soak.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -9,12 +13,19 @@ import pytest
 
 from omni_async.model import Role
 from omni_async.testing.conformance import TransportConformance
+from omni_async.testing.conformance.base import Conformance
 from omni_async.testing.rig import LoopKind, Narrow, Way
 
 ROOM = 1 << 20
 
 
-class TestKept(TransportConformance):
+def without(module: str) -> pytest.MarkDecorator:
+    """Always where that is not installed, else in the soak."""
+    there = importlib.util.find_spec(module) is not None
+    return pytest.mark.soak if there else pytest.mark.filterwarnings("error")
+
+
+class OverKept(Conformance):
     connector = "kept"
     target = "omni_async.testing.doubles.kept:KeptBackend"
     ways = (Way.ONE_LOOP,)
@@ -30,10 +41,17 @@ class TestKept(TransportConformance):
         return Narrow(ROOM, {"sender": extra, "receiver": extra})
 
 
-class TestKeptUnguarded(TestKept):
+@without("mooncake")
+class TestKept(OverKept, TransportConformance):
+    pass
+
+
+@without("yr")
+class TestKeptUnguarded(OverKept, TransportConformance):
     guards = False
+    lease = 0.0
 
 
 @pytest.mark.soak
-class TestKeptOnUvloop(TestKept):
-    loops = ("uvloop",)
+class TestKeptOnUvloop(OverKept, TransportConformance):
+    loops: ClassVar[tuple[LoopKind, ...]] = ("uvloop",)

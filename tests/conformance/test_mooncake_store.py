@@ -67,13 +67,13 @@ class TestMooncakeStore(OverMooncake, TransportConformance):
 
 
 class TestMooncakeStoreOnUvloop(OverMooncake, Lifecycle, Timeouts, Concurrency, Streams):
-    loops = ("uvloop",)
+    loops: ClassVar[tuple[LoopKind, ...]] = ("uvloop",)
     ways = ONE_LOOP
 
 
 @pytest.mark.soak
 class TestMooncakeStoreOnUvloopAll(OverMooncake, TransportConformance):
-    loops = ("uvloop",)
+    loops: ClassVar[tuple[LoopKind, ...]] = ("uvloop",)
 
 
 @pytest.fixture(scope="session")

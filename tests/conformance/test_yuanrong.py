@@ -94,4 +94,4 @@ class TestYuanrongApartAndAll(OverYuanrong, TransportConformance):
 
 @pytest.mark.soak
 class TestYuanrongOnUvloop(OverYuanrong, TransportConformance):
-    loops = ("uvloop",)
+    loops: ClassVar[tuple[LoopKind, ...]] = ("uvloop",)
