@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import os
 import threading
-import warnings
 from typing import Any
 
 import pytest
@@ -30,6 +29,7 @@ from ..recipes import Recipe, literal, pattern
 from ..rig import Rig
 from ..sides import LocalSide, Side, attempt
 from .base import HERE, ONE_LOOP, RECEIVER_HERE, SENDER_HERE, Conformance, only, runs
+from .lifecycle import end
 from .peers import AWAY_RECEIVER, AWAY_SENDER
 
 NBYTES = pytest.mark.parametrize("nbytes", [10, 100_000], ids=["small", "large"])
@@ -284,7 +284,7 @@ class StreamEnds(Conformance):
         count = 5000 if rig.stored else 50  # it is still sending then
         sending = asyncio.ensure_future(attempt(source.send_all(_some(nbytes, count))))
         assert await sink.read(pattern(nbytes, 0)) is None
-        await _end(tx, how)
+        await end(tx, how)
         assert isinstance(await asyncio.wait_for(sending, 5), ClosedError)
         if rig.facts.credit:
             error = await asyncio.wait_for(_last(sink), 5)
@@ -303,7 +303,7 @@ class StreamEnds(Conformance):
         waiting = asyncio.ensure_future(attempt((await reader(rx, "never")).read()))
         sending = asyncio.ensure_future(attempt(source.send_all(_some(nbytes, 50))))
         assert await sink.read(pattern(nbytes, 0)) is None
-        await _end(rx, how)
+        await end(rx, how)
         assert isinstance(await asyncio.wait_for(waiting, 5), ClosedError)
         assert isinstance(await attempt(sink.read()), ClosedError)
         assert isinstance(await asyncio.wait_for(sending, 5), StreamClosed)
@@ -519,13 +519,6 @@ class StreamEnds(Conformance):
             await source.send(1)
             assert await sink.read(5) == 1
         await loop.shutdown_default_executor()
-
-
-async def _end(side: Side, how: str) -> None:
-    with warnings.catch_warnings():
-        if how == "abort":  # nothing is waited for, so an engine may still use a slot
-            warnings.simplefilter("ignore", ResourceWarning)
-        await getattr(side, how)()
 
 
 def _some(nbytes: int, count: int) -> list[Recipe]:
