@@ -15,6 +15,7 @@ from omni_async.errors import DecodeError, EngineFault, KeyNotFound, TransferTim
 from omni_async.registry import register_backend
 from omni_async.testing.doubles.kept import KeptBackend, Server
 from omni_async.testing.leaks import quiet
+from omni_async.transport.stored.head import unseal
 
 LARGE = 300_000
 
@@ -197,7 +198,7 @@ async def test_an_error_that_is_kept_holds_no_memory(ends: Ends) -> None:
     async with ends.pair() as (tx, rx):
         await tx.put("0", "1", "k", np.zeros(LARGE, np.uint8))
         data = bytearray(ends.server.objects[ends.name("k")])
-        at = data.index(b"OAS") + 64
+        _, [at, *_] = unseal(memoryview(data), ends.name("k"))
         data[at : at + 64] = b"\xc1" * 64
         ends.server.objects[ends.name("k")] = bytes(data)
         with pytest.raises(DecodeError) as caught:
