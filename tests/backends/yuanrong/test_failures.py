@@ -14,9 +14,10 @@ from omni_async import EngineFault, PayloadTooLarge, PoolExhausted, ServerUnreac
 from omni_async.abc import Piece
 from omni_async.cli.servers.yuanrong import YuanrongWorker
 
-from .conftest import MEMORY, MIB, REQ_TIMEOUT, Open, alive
+from .conftest import MEMORY, MIB, Open, alive
 from .desk import YuanrongDesk
 
+REQ_TIMEOUT = 2.0
 PATIENCE = 3.0
 """Seconds that a busy machine may take on top of a limit."""
 BIG = 40 * MIB
@@ -65,7 +66,7 @@ async def test_what_may_be_dropped_is_dropped(own_worker: YuanrongWorker, open_d
 async def test_larger_than_the_worker(
     yuanrong_worker: YuanrongWorker, open_desk: Open, name: str, pieces: int
 ) -> None:
-    desk = await open_desk(yuanrong_worker, room=2 * MEMORY)
+    desk = await open_desk(yuanrong_worker, room=2 * MEMORY, req_timeout_ms=int(REQ_TIMEOUT * 1000))
     for _ in range(2):
         began = time.monotonic()
         with pytest.raises(PayloadTooLarge, match="--shared_memory_size_mb") as caught:
