@@ -309,3 +309,9 @@ class StoreOptions(Options):
         unit="seconds",
         gt=0,
     )
+
+    @property
+    def offer_seconds(self) -> float | None:
+        """How long a get waits to be offered its payload where its caller says nothing: infinite for no limit,
+        ``None`` for as long as on every transport."""
+        return None

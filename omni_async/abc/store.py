@@ -53,6 +53,9 @@ class Store(abc.ABC):
     first: else it might delete what was put under the name since."""
     tells_absent: bool = True
     """:meth:`delete` tells ``ABSENT`` from ``DELETED``. Where it is false, it may call ``DELETED`` what was not there."""
+    question: int = 1000
+    """Names in one :meth:`contains`, where thousands wait: so many that what the question costs is worth it, so
+    few that it holds nobody up."""
     pins: bool = False
     """Registered memory is pinned: it is registered in small segments, and keeps its pages."""
 

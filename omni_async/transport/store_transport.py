@@ -7,6 +7,7 @@ Never: leaves a part open when opening another one failed.
 from __future__ import annotations
 
 import asyncio
+import math
 import warnings
 from collections.abc import Coroutine, Mapping
 from typing import Any
@@ -121,6 +122,9 @@ class StoreTransport(Transport):
     ) -> Coroutine[Any, Any, Delivery]:
         assert self._fetching is not None
         self._idle.used()
+        own = self._wiring.options.offer_seconds
+        if timeout is DEFAULT and own is not None:
+            limit = None if math.isinf(own) else own
         return self._fetching.get(where, timeout, limit, raw, copy, device)
 
     def writer(self, where: TransferKey, window: int) -> ChunkWriter:

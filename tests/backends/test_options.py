@@ -261,7 +261,9 @@ def test_mooncake_store() -> None:
 
 def test_yuanrong() -> None:
     options = YuanrongOptions()
-    assert (options.host, options.port, options.get_sub_timeout_ms) == ("127.0.0.1", 35001, 1000)
+    assert (options.host, options.port, options.offer_seconds) == ("127.0.0.1", 35001, None)
+    assert YuanrongOptions(get_sub_timeout_ms=1500).offer_seconds == 1.5
+    assert YuanrongOptions(get_sub_timeout_ms=0).offer_seconds == math.inf
     assert YuanrongOptions.model_validate({"port": "31501"}).port == 31501
     assert "get_sub_timeout_ms" in refused(YuanrongOptions, get_sub_timeout_ms=-1)
 

@@ -37,6 +37,7 @@ class MooncakeStore(Store):
 
     separator = "@"
     guards = True
+    question = 2000
 
     def __init__(self, client: Client) -> None:
         self._client = client

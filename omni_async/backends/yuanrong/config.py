@@ -6,6 +6,7 @@ Never: touches the system, imports the vendor.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -24,10 +25,10 @@ class YuanrongOptions(StoreOptions):
         min_length=1,
     )
     port: Port = option(35001, "Port of that worker.", said=PORT_SAID)
-    get_sub_timeout_ms: int = option(
-        1000,
-        "How long vLLM-Omni's connector waits in one look for a key. Here no look waits, and a `get` has "
-        "its own deadline, so whatever this is, 0 included, sets no time limit.",
+    get_sub_timeout_ms: int | None = option(
+        None,
+        "How long a `get` waits to be offered its payload where its caller says nothing; with 0 without limit. "
+        "Not set: 30 s, as on every transport.",
         unit="milliseconds",
         ge=0,
     )
@@ -37,3 +38,9 @@ class YuanrongOptions(StoreOptions):
         unit="milliseconds",
         gt=0,
     )
+
+    @property
+    def offer_seconds(self) -> float | None:
+        if self.get_sub_timeout_ms is None:
+            return super().offer_seconds
+        return self.get_sub_timeout_ms / 1000 or math.inf

@@ -20,12 +20,13 @@ from ...errors import EngineFault, TransferError
 from ...observe.log import get_logger
 from .head import Head, seal
 from .laying import lay_plain
-from .lookups import BATCH
 from .operations import Operation
 from .wiring import StoreWiring
 
 _log = get_logger("omni_async.transport")
 
+ASKED = 1000
+"""Names in one question."""
 TOGETHER = 100
 """Names in one deletion."""
 AGAIN_SECONDS = 0.25
@@ -342,8 +343,8 @@ class Backlog:
         What is being deleted is left out: its deletion tells, and a store may take a question for reading.
         """
         mine = [kept for kept in self._kept.values() if not kept.marker and kept.began is None]
-        for start in range(0, len(mine), BATCH):
-            group = [kept for kept in mine[start : start + BATCH] if kept.name not in self._putting]
+        for start in range(0, len(mine), ASKED):
+            group = [kept for kept in mine[start : start + ASKED] if kept.name not in self._putting]
             if not group:
                 continue
             try:

@@ -43,7 +43,7 @@ class Fetching:
     def __init__(self, wiring: StoreWiring) -> None:
         self._wiring = wiring
         self.names = Names(wiring.endpoint, "receiver", wiring.store.separator)
-        self.lookups = LookUps(wiring.loop, self._contains)
+        self.lookups = LookUps(wiring.loop, self._contains, wiring.store.question)
         self._claims = Claims(wiring)
         self._landing = Landing(wiring)
         self._trying = 0

@@ -19,10 +19,8 @@ from ...observe.log import get_logger
 
 _log = get_logger("omni_async.transport")
 
-BATCH = 1000
-"""Names in one question."""
-NEWEST = BATCH // 4
-"""Of these, the ones that were added last."""
+NEWEST = 4
+"""A question's names are for one such part the ones that were added last."""
 SHORTEST = 0.0002
 """Seconds between two questions, at least."""
 USUAL = 0.0025
@@ -32,7 +30,7 @@ LONGEST = 0.02
 RECENT = 5.0
 SHARE = 1 / 50
 """Part of the time since something happened that the store is left alone."""
-ROUND = 0.04
+ROUND = 0.03
 """Seconds in which everybody's name shall have been asked for once, in busy times."""
 TROUBLED = 0.25
 """Seconds between questions to a store that does not answer, at most."""
@@ -43,9 +41,13 @@ Contains = Callable[[Sequence[str]], Awaitable[list[bool]]]
 class LookUps:
     """All names that gets of one transport wait for."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, contains: Contains) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, contains: Contains, batch: int = 1000
+    ) -> None:
         self._loop = loop
         self._contains = contains
+        self._batch = batch
+        self._newest = batch // NEWEST
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         """Oldest first."""
         self._count = 0
@@ -94,9 +96,10 @@ class LookUps:
         try:
             self._timer = KernelTimer(self._loop, self._over)
             while self._waiting and not self._closed:
+                began = self._loop.time()
                 try:
                     await self._ask()
-                    pause = self._interval()
+                    pause = self._interval(self._loop.time() - began)
                 except EngineFault as error:
                     if self.trouble is None:
                         _log.warning("the store does not answer", error=str(error))
@@ -141,24 +144,25 @@ class LookUps:
     def _next(self) -> list[str]:
         """Whom to ask for now."""
         waiting = self._waiting
-        if len(waiting) <= BATCH:
+        if len(waiting) <= self._batch:
             self._round.clear()
             return list(waiting)
-        newest = list(islice(reversed(waiting), NEWEST))
+        newest = list(islice(reversed(waiting), self._newest))
         if self._asked >= len(self._round):
             self._round, self._asked = list(waiting), 0
-        end = self._asked + BATCH - NEWEST
+        end = self._asked + self._batch - self._newest
         turn = self._round[self._asked : end]
         self._asked = end
         return list(dict.fromkeys(newest + [name for name in turn if name in waiting]))
 
-    def _interval(self) -> float:
+    def _interval(self, took: float) -> float:
+        """Until the next question, where the last one took so long."""
         idle = self._loop.time() - self._event
         if idle < RECENT:
             pause = min(idle * SHARE, USUAL)
-            rounds = len(self._waiting) / (BATCH - NEWEST)
+            rounds = len(self._waiting) / (self._batch - self._newest)
             if rounds > 1:  # there is no need to be faster than a round's time
-                pause = ROUND / rounds
+                pause = max(ROUND / rounds - took, took)
         else:
             pause = min(USUAL * idle / RECENT, LONGEST)
         return max(pause, SHORTEST)
