@@ -181,7 +181,7 @@ async def test_keys_that_their_store_refuses(both: Edge, namespace: str) -> None
         {"deep": [object()]},
         torch.ones(2).to_sparse(),
     ],
-    ids=str,
+    ids=["complex", "marker", "large", "object", "sparse"],
 )
 async def test_what_their_wire_cannot_carry_is_refused(
     both: Edge, namespace: str, value: Any
