@@ -123,10 +123,16 @@ class Client:
         """The object's size; beyond ``room`` nothing usable was written.
 
         A reader that has done removes by force, and then the memory may be written anew under another
-        reader, to whom the vendor says that all is well. Who was long at it looks again whether the
-        object of that name is still the one that was read: its first bytes tell, if no two objects have the same.
+        reader, to whom the vendor says that all is well. Who is long at it looks before and after
+        whether the object of that name is the one that was read: its first bytes tell, if no two objects have the
+        same. To look afterwards is not enough: what was written anew under the reader may have begun like that.
         """
         status = INVALID
+        first = self._glance(name) if room >= LONG else b""
+        if isinstance(first, int):
+            if first != INVALID:
+                return first
+            first = b""  # the object is shorter
         for _ in range(_ATTEMPTS):
             size: int = self._size_elsewhere(name) if room >= IN_PARTS and self._tcp else 0
             if size > room:
@@ -142,24 +148,31 @@ class Client:
                 break
         if status == INVALID:  # there is room, so nobody answers where it is said to be
             return TRANSFER_FAILED
-        return status if status < LONG else self._same(name, address, status)
+        return status if status < LONG else self._same(name, address, status, first)
 
-    def _same(self, name: str, address: int, size: int) -> int:
-        """``size`` where what was read is still what there is."""
-        nbytes = min(size, _SEEN)
+    def _same(self, name: str, address: int, size: int, first: bytes) -> int:
+        """``size`` where what was read is what there was before, and still is."""
+        last = self._glance(name)
+        if isinstance(last, int):
+            return NOT_THERE if last in (INVALID, BEING_WRITTEN) else last  # invalid: it is shorter
+        return size if first == last == ctypes.string_at(address, _SEEN) else NOT_THERE
+
+    def _glance(self, name: str) -> bytes | int:
+        """The first bytes of an object that has so many, or a status."""
         slot = self._glances.get()
-        try:
+
+        def ask() -> int:
             # By buffer, by key in it, by part: where in the buffer, where in the object, how much.
             [[[read]]] = self._native.get_into_ranges(
-                [slot], [[name]], [[[0]]], [[[0]]], [[[nbytes]]]
+                [slot], [[name]], [[[0]]], [[[0]]], [[[_SEEN]]]
             )
-            if read == nbytes:
-                same = ctypes.string_at(slot, nbytes) == ctypes.string_at(address, nbytes)
-                return size if same else NOT_THERE
+            return int(read)
+
+        try:
+            read = self._asked(ask)
+            return ctypes.string_at(slot, _SEEN) if read == _SEEN else read
         finally:
             self._glances.put(slot)
-        failed: int = read
-        return NOT_THERE if failed in (INVALID, BEING_WRITTEN) else failed  # invalid: it is shorter
 
     def _get_in_parts(self, name: str, address: int, size: int) -> int:
         starts = [size * at // PARTS for at in range(PARTS)]
