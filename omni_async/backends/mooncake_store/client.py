@@ -27,7 +27,7 @@ from .codes import (
 )
 
 LONG = 64 << 10
-"""Bytes from which on somebody may write under a reader; fewer are read in one go."""
+"""Bytes beyond which somebody may write under a reader; fewer are read in one go."""
 _SEEN = 4096
 _SLOTS = 16
 IN_PARTS = 16 << 20
@@ -128,7 +128,7 @@ class Client:
         same. To look afterwards is not enough: what was written anew under the reader may have begun like that.
         """
         status = INVALID
-        first = self._glance(name) if room >= LONG else b""
+        first = self._glance(name) if room > LONG else b""
         if isinstance(first, int):
             if first != INVALID:
                 return first
@@ -148,7 +148,7 @@ class Client:
                 break
         if status == INVALID:  # there is room, so nobody answers where it is said to be
             return TRANSFER_FAILED
-        return status if status < LONG else self._same(name, address, status, first)
+        return status if status <= LONG else self._same(name, address, status, first)
 
     def _same(self, name: str, address: int, size: int, first: bytes) -> int:
         """``size`` where what was read is what there was before, and still is."""
