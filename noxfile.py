@@ -190,12 +190,12 @@ def tests(session: nox.Session) -> None:
 def tests_minimal(session: nox.Session) -> None:
     """The suite without PyTorch and without extras, on every Python that is there.
 
-    The loopback engine's conformance runs are left to `tests`: pure Python, and long. So are, on the
-    Python that `tests` runs on, the parts that look alike with PyTorch and without.
+    The doubles' conformance runs are left to `tests` and the soak: pure Python, and long. So are, on every
+    Python but the oldest and the newest, the parts that look alike with PyTorch and without.
     """
     session.install("--quiet", "--editable", ".", *_group("test"))
-    args = session.posargs or [*WORKERS, "-k", "not Loopback"]
-    if not session.posargs and session.python == "{}.{}".format(*sys.version_info):
+    args = session.posargs or [*WORKERS, "-k", "not Loopback and not Kept"]
+    if not session.posargs and session.python not in (MINIMAL_PYTHONS[0], MINIMAL_PYTHONS[-1]):
         args += WITHOUT_TORCH
     _twice(session, "python", "-m", "pytest", args=args)
 

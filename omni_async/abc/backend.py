@@ -12,7 +12,7 @@ from ..model import Capabilities, Role
 from .channel import Channels
 from .engine import Engine
 from .memory import MemorySource
-from .options import Options, StoreOptions
+from .options import Options
 from .store import Store
 
 
@@ -64,9 +64,8 @@ class DirectBackend(Backend):
 
 
 class StoreBackend(Backend):
-    """A backend whose two ends meet at a server that keeps bytes under keys."""
-
-    options: type[StoreOptions]
+    """A backend whose two ends meet at a server that keeps bytes under keys; its options are
+    :class:`StoreOptions`."""
 
     @abc.abstractmethod
     async def store(self, options: Options, role: Role) -> Store:

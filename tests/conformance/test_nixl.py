@@ -1,7 +1,7 @@
 """The promises of a transport, kept by NIXL: by what UCX takes within one host, and over TCP.
 
 All of them on asyncio by the first way. What differs over TCP is how bytes move: there those promises are in the
-suite that bytes under way can break, with the ends in two processes; the others, and uvloop, in the soak.
+suite that bytes under way can break. The ends are in two processes; one loop, and uvloop, are left to the soak.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from omni_async.model import Role
 from omni_async.testing.conformance import TransportConformance
-from omni_async.testing.conformance.base import APART, Conformance
+from omni_async.testing.conformance.base import APART, ONE_LOOP, Conformance
 from omni_async.testing.conformance.cancellation import Cancellation
 from omni_async.testing.conformance.peers import Peers
 from omni_async.testing.conformance.round_trips import RoundTrips
@@ -41,7 +41,12 @@ class ByTcp(ByNixl):
 
 
 class TestNixl(ByNixl, TransportConformance):
-    pass
+    ways: ClassVar[tuple[Way, ...]] = APART
+
+
+@pytest.mark.soak
+class TestNixlInOneLoop(ByNixl, TransportConformance):
+    ways: ClassVar[tuple[Way, ...]] = ONE_LOOP
 
 
 class TestNixlOverTcp(ByTcp, RoundTrips, Cancellation, Peers):
