@@ -93,7 +93,8 @@ class Store(abc.ABC):
     ) -> Awaitable[None]:
         """Keep the bytes of all pieces, one after another, as one object; replace what is there.
 
-        Whoever reads meanwhile has the old object or the new one, never a mixture.
+        Whoever reads meanwhile has the old object or the new one. A mixture is possible only where another reader
+        deletes the object (``own``) under a reader; objects carry a number at both ends, which differs then.
 
         Args:
             pieces: in registered memory; at least one byte together.

@@ -11,15 +11,25 @@ from hypothesis import strategies as st
 
 from omni_async.errors import DecodeError, ProtocolError
 from omni_async.model import packed
-from omni_async.transport.stored.head import LONGEST, MAGIC, VERSION, Head, seal, unseal
+from omni_async.transport.stored.head import (
+    LONGEST,
+    MAGIC,
+    TAIL,
+    VERSION,
+    Head,
+    Replaced,
+    seal,
+    tail,
+    unseal,
+)
 
 TEXT = "req-1@0_1"
 SIZES = st.lists(st.integers(0, 300), max_size=5)
-HEAD = Head(TEXT, 130, [30, 100], fast=True, expires=2e9)
+HEAD = Head(TEXT, 130, [30, 100], fast=True, expires=2e9, number=0x123456789ABCDEF0)
 
 
 def whole(head: Head) -> bytearray:
-    return bytearray(seal(head) + bytes(packed(head.sizes)[1]))
+    return bytearray(seal(head) + bytes(packed(head.sizes)[1]) + tail(head))
 
 
 def read(data: bytes | bytearray, text: str = TEXT) -> tuple[Head, list[int]]:
@@ -46,7 +56,7 @@ def test_what_was_sealed_comes_back(
     assert len(seal(head)) % 64 == 0
     if sizes:
         assert offsets[0] == len(seal(head))
-        assert offsets[-1] + sizes[-1] <= len(data)
+        assert offsets[-1] + sizes[-1] <= len(data) - TAIL
 
 
 def test_every_byte_that_is_changed_is_noticed_or_harmless() -> None:
@@ -60,6 +70,9 @@ def test_every_byte_that_is_changed_is_noticed_or_harmless() -> None:
             data[place] = value
             try:
                 head, offsets = read(data)
+            except Replaced:
+                noticed += 1
+                continue
             except (DecodeError, ProtocolError) as error:
                 assert repr(TEXT) in str(error)  # noqa: PT017 - some bytes are harmless
                 noticed += 1
@@ -142,3 +155,13 @@ def test_another_version_and_another_name_are_told() -> None:
 def test_an_object_of_others_is_told_with_the_remedy() -> None:
     with pytest.raises(DecodeError, match="peer: vllm-omni"):
         read(b"\x82\xa1a\x01".ljust(64, b"\0"))
+
+
+def test_the_end_of_another_object_is_noticed() -> None:
+    other = whole(msgspec.structs.replace(HEAD, number=HEAD.number + 1))
+    sound = whole(HEAD)
+    for at in range(len(seal(HEAD)), len(sound) - TAIL + 1):
+        with pytest.raises(Replaced):
+            read(sound[:at] + other[at:])
+        with pytest.raises(Replaced):
+            read(other[:at] + sound[at:])

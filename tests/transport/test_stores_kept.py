@@ -271,3 +271,20 @@ async def _until_absent(ends: Ends, key: str) -> None:
     while ends.name(key) in ends.server.objects:
         assert asyncio.get_running_loop().time() < limit
         await asyncio.sleep(0.01)
+
+
+async def test_what_was_replaced_while_it_was_read_is_read_again(ends: Ends) -> None:
+    async with ends.pair() as (tx, rx):
+        await tx.put("0", "1", "k", np.zeros(LARGE, np.uint8))
+        name = ends.name("k")
+        first = ends.server.objects[name]
+        ends.server.leases.clear()
+        await tx.put("0", "1", "k", np.ones(LARGE, np.uint8))
+        second = ends.server.objects[name]
+        half = len(second) // 2
+        ends.server.objects[name] = first[:half] + second[half:]
+        waiting = asyncio.create_task(rx.get("0", "1", "k", timeout=5))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        ends.server.objects[name] = second
+        assert ((await waiting).value == 1).all()

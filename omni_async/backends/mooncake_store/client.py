@@ -26,8 +26,6 @@ from .codes import (
     TRANSFER_FAILED,
 )
 
-LONG = 64 << 10
-"""Bytes beyond which somebody may write under a reader; fewer are read in one go."""
 _SEEN = 4096
 _SLOTS = 16
 IN_PARTS = 16 << 20
@@ -123,12 +121,12 @@ class Client:
         """The object's size; beyond ``room`` nothing usable was written.
 
         A reader that has done removes by force, and then the memory may be written anew under another
-        reader, to whom the vendor says that all is well. Who is long at it looks before and after
-        whether the object of that name is the one that was read: its first bytes tell, if no two objects have the
-        same. To look afterwards is not enough: what was written anew under the reader may have begun like that.
+        reader, to whom the vendor says that all is well. The objects of transports tell that by themselves, since
+        their numbers at both ends differ then. But in parts it is not read from one end to the other: so who reads
+        that way looks before and after whether the first bytes are those that were read.
         """
         status = INVALID
-        first = self._glance(name) if room > LONG else b""
+        first = self._glance(name) if room >= IN_PARTS else b""
         if isinstance(first, int):
             if first != INVALID:
                 return first
@@ -148,7 +146,7 @@ class Client:
                 break
         if status == INVALID:  # there is room, so nobody answers where it is said to be
             return TRANSFER_FAILED
-        return status if status <= LONG else self._same(name, address, status, first)
+        return status if status < IN_PARTS else self._same(name, address, status, first)
 
     def _same(self, name: str, address: int, size: int, first: bytes) -> int:
         """``size`` where what was read is what there was before, and still is."""

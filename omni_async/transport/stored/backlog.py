@@ -18,7 +18,7 @@ from ...abc import Gone
 from ...codec.frames import bytes_frame
 from ...errors import EngineFault, TransferError
 from ...observe.log import get_logger
-from .head import Head, seal
+from .head import Head, seal, tail
 from .laying import lay_plain
 from .operations import Operation
 from .wiring import StoreWiring
@@ -281,7 +281,8 @@ class Backlog:
         past = kept.expires <= wiring.loop.time()
         if not past or wiring.foreign or self._markers >= MARKERS:
             return
-        frame = bytes_frame(seal(Head(kept.text, 0, [], expires=time.time())))
+        head = Head(kept.text, 0, [], expires=time.time())
+        frame = bytes_frame(seal(head) + tail(head))
         try:
             laid = await lay_plain(wiring, frame, kept.owner, wiring.loop.time())
         except TransferError:  # no room in the pool: then nobody is told

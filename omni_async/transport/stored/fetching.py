@@ -23,6 +23,7 @@ from ...model import TransferKey
 from ..delivery import Delivery
 from ..limits import ASK_SECONDS, DEFAULT, Timeout, move_limit
 from .claims import Claims
+from .head import Replaced
 from .landing import Landed, Landing
 from .lookups import LookUps
 from .names import Names, plain
@@ -35,6 +36,10 @@ ASKING = "asking for the payload"
 AT_ONCE = 16
 """Gets that try their luck before they stand in the line of those who wait: of many, most would find
 nothing, and each would have asked by itself."""
+
+
+AGAIN_SECONDS = 0.005
+"""Until an object that was replaced while it was read is read again."""
 
 
 class Fetching:
@@ -72,6 +77,7 @@ class Fetching:
         operation = wiring.operations.begin(where.key, deadline)
         phase = _Phase(WAITING, limit)
         try:
+            looked = False
             while True:
                 landed = await self._found(operation, name, where, timeout, phase)
                 try:
@@ -79,6 +85,15 @@ class Fetching:
                     if await self._claims.take(operation, landed, done):
                         return Delivery(done.value, done.nbytes, where.key, done.hold)
                     del done  # an error's frames must not hold what somebody else has got
+                except Replaced:
+                    await self._moment(operation, timeout)
+                except DecodeError as error:
+                    if error.missing is not None or wiring.foreign:
+                        raise
+                    if looked:
+                        self._claims.discard(name)  # nobody can ever read it
+                        raise
+                    looked = True  # it may have been replaced while it was read
                 finally:
                     landed.drop()
                     del landed
@@ -94,6 +109,12 @@ class Fetching:
             raise self._late(where, phase) from None
         finally:
             wiring.operations.over(operation)
+
+    async def _moment(self, operation: Operation, timeout: Timeout) -> None:
+        """Until whoever is writing what was read has done so."""
+        if timeout is not DEFAULT and timeout == 0:
+            raise KeyNotFound("it is being replaced now")
+        await operation.pause(AGAIN_SECONDS)
 
     def _named(self, where: TransferKey) -> tuple[str, str]:
         store = self._wiring.store
@@ -178,10 +199,6 @@ class Fetching:
             if wiring.foreign:
                 return await opened_foreign(wiring, landed, where.key, raw, copy, device)
             done = await opened(wiring, landed, text, raw, copy, device)
-        except DecodeError as error:
-            if error.missing is None and not wiring.foreign:
-                self._claims.discard(landed.name)  # nobody can ever read it
-            raise
         finally:
             self.moving -= 1
         if done is None:

@@ -3,8 +3,9 @@
 In: facts of a payload. Out: bytes in front of the frames, and back, checked.
 Never: believes a length, reads a clock.
 
-An object is ``OAS``, a version, the head's length (4 bytes, little-endian), the head as MessagePack, and from the
-next 64-byte boundary on the frames, each on such a boundary.
+An object is ``OAS``, a version, the head's length (4 bytes, little-endian), the head as MessagePack, from the
+next 64-byte boundary on the frames, each on such a boundary, and at its end the number of the head once more. A
+store whose readers delete may write another object where one is being read: then the numbers at both ends differ.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import struct
 import msgspec
 
 from ...errors import DecodeError, ProtocolError
-from ...model import aligned, packed
+from ...model import ALIGNMENT, aligned, packed
 
 MAGIC = b"OAS"
 VERSION = 1
 _FIXED = struct.Struct("<3sBI")
+_NUMBER = struct.Struct("<Q")
+TAIL = ALIGNMENT
+"""Bytes behind the frames."""
 LONGEST = 1 << 20
 """Bytes; a head that claims more is none."""
 
@@ -36,8 +40,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     expires: float = 0.0
     """When, in seconds since 1970; 0 for never."""
     number: int = 0
-    """Any number that no other object is likely to have: two that are alike otherwise begin differently, by which
-    a store's client can tell that what it was reading has been replaced."""
+    """Any number up to 64 bits that no other object is likely to have."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -51,6 +54,15 @@ def seal(head: Head) -> bytes:
     return whole.ljust(aligned(len(whole)), b"\0")
 
 
+def tail(head: Head) -> bytes:
+    """The bytes behind the frames."""
+    return _NUMBER.pack(head.number).ljust(TAIL, b"\0")
+
+
+class Replaced(Exception):
+    """The object was replaced while it was read: what was read is neither the one nor the other."""
+
+
 def unseal(data: memoryview, text: str) -> tuple[Head, list[int]]:
     """The head of an object, and where its frames begin.
 
@@ -61,6 +73,7 @@ def unseal(data: memoryview, text: str) -> tuple[Head, list[int]]:
     Raises:
         DecodeError: it is no object of this library, or damaged.
         ProtocolError: it is of another version, or of another name.
+        Replaced: it is two objects.
     """
     if len(data) < _FIXED.size or data[:3] != MAGIC:
         raise DecodeError(
@@ -82,8 +95,11 @@ def unseal(data: memoryview, text: str) -> tuple[Head, list[int]]:
     if min(head.sizes, default=0) < 0 or head.consumers < 1 or not head.expires >= 0:
         raise DecodeError(f"what is kept under {text!r} has a head that makes no sense: {head}")
     offsets, total = packed(head.sizes)
-    if start + total != len(data):
+    whole = start + total + TAIL
+    if whole != len(data):
         raise DecodeError(
-            f"what is kept under {text!r} has {len(data)} bytes, its head announces {start + total}"
+            f"what is kept under {text!r} has {len(data)} bytes, its head announces {whole}"
         )
+    if _NUMBER.unpack_from(data, start + total) != (head.number,):
+        raise Replaced
     return head, [start + offset for offset in offsets]

@@ -15,7 +15,7 @@ from ...codec import Encoded, Frame
 from ...model import aligned
 from ...pool import Lease
 from ..in_place import in_pool
-from .head import Head, seal
+from .head import Head, seal, tail
 from .wiring import StoreWiring
 
 
@@ -36,18 +36,19 @@ class Laid(NamedTuple):
 async def lay(
     wiring: StoreWiring, encoded: Encoded, head: Head, owner: str, deadline: float | None
 ) -> Laid:
-    """All frames behind a head, in registered memory.
+    """All frames between a head and a tail, in registered memory.
 
     Raises:
         PoolExhausted, PayloadTooLarge: as for the pool.
 
     Cancellation: safe; what was leased is given back, after the copy under way has ended.
     """
-    front = seal(head)
+    front, back = seal(head), tail(head)
     found = in_pool(wiring.pool, encoded.frames)
     frames = [None if number in found else frame for number, frame in enumerate(encoded.frames, 1)]
     here = [len(front) + aligned(len(encoded.header))]
     here += [aligned(frame.nbytes) for frame in frames if frame is not None]
+    here.append(len(back))
     laid = Laid([], [place.lease for place in found.values()])
     try:
         slot = await wiring.pool.lease(sum(here), deadline=deadline, owner=owner, findable=False)
@@ -69,8 +70,8 @@ async def lay(
             place = found[number]
             # The slot goes on to the next boundary: what is behind the frame there is padding.
             laid.pieces.append(Piece(place.address, aligned(place.nbytes)))
-        if end > begun:
-            laid.pieces.append(Piece(begun, end - begun))
+        ctypes.memmove(end, back, len(back))
+        laid.pieces.append(Piece(begun, end + len(back) - begun))
         await fill(wiring, slot, moves)
     except BaseException:
         laid.drop()

@@ -23,14 +23,14 @@ NEWEST = 4
 """A question's names are for one such part the ones that were added last."""
 SHORTEST = 0.0002
 """Seconds between two questions, at least."""
-USUAL = 0.0025
+USUAL = 0.0012
 """At most, as long as something has happened in the last :data:`RECENT` seconds."""
 LONGEST = 0.02
 """At most, when nothing has happened for long."""
 RECENT = 5.0
 SHARE = 1 / 50
 """Part of the time since something happened that the store is left alone."""
-ROUND = 0.03
+ROUND = 0.036
 """Seconds in which everybody's name shall have been asked for once, in busy times."""
 TROUBLED = 0.25
 """Seconds between questions to a store that does not answer, at most."""

@@ -79,8 +79,10 @@ class Agent:
         for _ in range(times):
             while True:
                 try:
-                    # As the objects of transports, no two begin alike.
-                    await self.there.put(name, os.urandom(16) + bytes([fill]) * (LONG + fill))
+                    # As the objects of transports, each begins and ends with a number of its own.
+                    number = os.urandom(16)
+                    body = bytes([fill]) * (LONG + fill)
+                    await self.there.put(name, number + body + number)
                     break
                 except KeyExists:
                     refused += 1
