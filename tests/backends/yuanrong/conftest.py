@@ -6,9 +6,12 @@ Never: leaves a server or a process behind.
 
 from __future__ import annotations
 
-import importlib
+import base64
+import json
 import os
 import re
+import subprocess
+import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -105,36 +108,79 @@ def start_agent(processes: Processes) -> StartAgent:
     return start_one
 
 
+THEIRS = """
+import base64, json, re, sys
+from yr.datasystem import KVClient, WriteMode
+
+client = KVClient("127.0.0.1", int(sys.argv[1]), connect_timeout_ms=500, req_timeout_ms=1000)
+client.init()
+out = sys.stdout
+for line in sys.stdin:
+    word, *rest = json.loads(line)
+    answer = None
+    if word == "set":
+        client.set(rest[0], base64.b64decode(rest[1]), WriteMode.NONE_L2_CACHE_EVICT)
+    elif word == "get":
+        answer = base64.b64encode(client.get(rest)[0]).decode()
+    else:
+        try:
+            client.mcreate(["all"], [1 << 50])
+        except RuntimeError as error:
+            answer = str(error)
+    print("answer", json.dumps(answer), file=out, flush=True)
+"""
+
+
 class Vendor:
-    """The vendor's client in this process, for what only others do, and to look at the worker."""
+    """The vendor's client in a process of its own, for what only others do, and to look at the worker.
 
-    def __init__(self, worker: YuanrongWorker) -> None:
-        module = importlib.import_module("yr.datasystem")
+    Not in this one: Mooncake's library crashes a process that has loaded Yuanrong's, and the other way round.
+    """
 
-        port = worker.port("worker")
-        self.modes: Any = module.WriteMode
-        self.client: Any = module.KVClient(
-            "127.0.0.1", port, connect_timeout_ms=500, req_timeout_ms=1000
+    def __init__(self, worker: YuanrongWorker, logs: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", THEIRS, str(worker.port("worker"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "DATASYSTEM_CLIENT_LOG_DIR": str(logs)},
         )
-        self.client.init()
+
+    def _ask(self, *words: str) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(words) + "\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith("answer "):  # the vendor may say something, too
+                return json.loads(line.removeprefix("answer "))
+        raise AssertionError(f"the vendor's client has ended with {self._process.wait()}")
+
+    def set(self, name: str, data: bytes) -> None:
+        """As vLLM-Omni does."""
+        self._ask("set", name, base64.b64encode(data).decode())
+
+    def get(self, name: str) -> bytes:
+        return base64.b64decode(self._ask("get", name))
 
     def allocated(self) -> int:
         """Bytes of the worker's memory that are in use: it tells who asks for more than there is."""
         for _ in range(10):  # a worker that is very busy may not answer in time
-            with pytest.raises(RuntimeError) as caught:
-                self.client.mcreate(["all"], [1 << 50])
-            found = re.search(r"Total allocated (\d+)", str(caught.value))
+            found = re.search(r"Total allocated (\d+)", self._ask("allocated") or "")
             if found is not None:
                 return int(found[1])
         raise AssertionError("the worker does not tell")
 
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
 
 @pytest.fixture
-def vendor(
-    yuanrong_worker: YuanrongWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Vendor:
-    monkeypatch.setenv("DATASYSTEM_CLIENT_LOG_DIR", str(tmp_path))
-    return Vendor(yuanrong_worker)
+def vendor(yuanrong_worker: YuanrongWorker, tmp_path: Path) -> Iterator[Vendor]:
+    theirs = Vendor(yuanrong_worker, tmp_path)
+    yield theirs
+    theirs.close()
 
 
 def alive(pid: int) -> bool:

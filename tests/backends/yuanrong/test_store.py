@@ -71,14 +71,14 @@ async def test_what_others_have_put_is_got_and_replaced(
     desk: YuanrongDesk, name: str, vendor: Vendor
 ) -> None:
     """vLLM-Omni puts in the vendor's evicting mode, which the vendor does not mix with another."""
-    vendor.client.set(name, b"theirs", vendor.modes.NONE_L2_CACHE_EVICT)
+    vendor.set(name, b"theirs")
     assert await desk.get(name) == b"theirs"
     await desk.put(name, b"ours")
-    assert vendor.client.get([name]) == [b"ours"]
+    assert vendor.get(name) == b"ours"
     await desk.delete(name)
-    vendor.client.set(name, b"theirs", vendor.modes.NONE_L2_CACHE_EVICT)
+    vendor.set(name, b"theirs")
     await desk.put(name, b"o" * 2 * MIB, 2)
-    assert vendor.client.get([name]) == [b"o" * 2 * MIB]
+    assert vendor.get(name) == b"o" * 2 * MIB
     await desk.delete(name)
 
 
