@@ -1,7 +1,6 @@
 """The promises of a transport, kept by Mooncake's transfer engine over TCP.
 
-All of them on asyncio; on uvloop those within one loop, and the others in the soak: what differs there is how
-sockets and timers are watched, which one process shows as well as two.
+All of them on asyncio; on uvloop those in which sockets and timers are watched, within one loop, and all in the soak.
 """
 
 from __future__ import annotations
@@ -13,12 +12,15 @@ import pytest
 
 from omni_async.model import Role
 from omni_async.testing.conformance import TransportConformance
-from omni_async.testing.conformance.base import APART, ONE_LOOP
+from omni_async.testing.conformance.base import ONE_LOOP, Conformance
+from omni_async.testing.conformance.lifecycle import Lifecycle
+from omni_async.testing.conformance.round_trips import RoundTrips
+from omni_async.testing.conformance.streams import Streams
 from omni_async.testing.rig import LoopKind
 from tests.engines import need_mooncake
 
 
-class TestMooncake(TransportConformance):
+class OverMooncake(Conformance):
     connector = "mooncake"
     kept = "tests.conformance.kept_by_mooncake:kept"
     loops: ClassVar[tuple[LoopKind, ...]] = ("asyncio",)
@@ -31,12 +33,15 @@ class TestMooncake(TransportConformance):
         return {"protocol": "tcp"}
 
 
-class TestMooncakeOnUvloop(TestMooncake):
-    loops = ("uvloop",)
-    ways = ONE_LOOP
+class TestMooncake(OverMooncake, TransportConformance):
+    pass
 
 
 @pytest.mark.soak
-class TestMooncakeOnUvloopApart(TestMooncake):
+class TestMooncakeOnUvloop(TestMooncake):
     loops = ("uvloop",)
-    ways = APART
+
+
+class TestMooncakeOnUvloopInShort(OverMooncake, RoundTrips, Lifecycle, Streams):
+    loops = ("uvloop",)
+    ways = ONE_LOOP

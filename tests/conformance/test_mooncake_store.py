@@ -1,6 +1,6 @@
 """The promises of a transport, kept by Mooncake's store with a real master.
 
-All of them on asyncio; on uvloop, within one loop, those about sockets and timers; the others in the soak.
+All of them on asyncio with the ends in two processes; in one loop, and on uvloop, in the soak.
 """
 
 from __future__ import annotations
@@ -14,12 +14,8 @@ from omni_async.cli.servers.mooncake import MooncakeMaster
 from omni_async.model import Role
 from omni_async.testing.conformance import TransportConformance
 from omni_async.testing.conformance.base import APART, ONE_LOOP, Conformance
-from omni_async.testing.conformance.concurrency import Concurrency
-from omni_async.testing.conformance.lifecycle import Lifecycle
 from omni_async.testing.conformance.stored_streams import StoredStreams
 from omni_async.testing.conformance.stores import Stores
-from omni_async.testing.conformance.streams import Streams
-from omni_async.testing.conformance.timeouts import Timeouts
 from omni_async.testing.rig import LoopKind, Narrow
 from tests.conformance.stored import LEASE, leased_master, lent
 from tests.stores import mooncake_store_or_skip
@@ -63,11 +59,11 @@ class OverMooncake(Conformance):
 
 
 class TestMooncakeStore(OverMooncake, TransportConformance):
-    pass
+    ways = APART
 
 
-class TestMooncakeStoreOnUvloop(OverMooncake, Lifecycle, Timeouts, Concurrency, Streams):
-    loops: ClassVar[tuple[LoopKind, ...]] = ("uvloop",)
+@pytest.mark.soak
+class TestMooncakeStoreInOneLoop(OverMooncake, TransportConformance):
     ways = ONE_LOOP
 
 
