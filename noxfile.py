@@ -31,9 +31,7 @@ PEER_WHEEL = "OMNI_ASYNC_PEER_WHEEL"
 WORKERS = ["-n", "3"]
 MINIMAL_PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 # Where it matters whether PyTorch is there.
-WITHOUT_TORCH = [
-    f"tests/{room}" for room in ("backends", "codec", "conformance", "pool", "transport")
-]
+WITHOUT_TORCH = [f"tests/{room}" for room in ("backends", "codec", "pool", "transport")]
 
 # Extra -> library that the loader looks for -> Debian package that brings it.
 SYSTEM_LIBRARIES = {

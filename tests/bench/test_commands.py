@@ -128,6 +128,7 @@ def test_mooncake_alone(
     assert "paced" not in out
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("clean_modules")
 @pytest.mark.parametrize("benchmark", sorted(contest.STORES))
 def test_stores_against_a_peer(

@@ -1,6 +1,7 @@
 """The promises of a transport, kept by Mooncake's store with a real master.
 
-All of them on asyncio with the ends in two processes; in one loop, and on uvloop, in the soak.
+Those that say something of a store on asyncio, with the ends in two processes; all of them, in all ways and on both
+kinds of loop, in the soak.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ import pytest
 from omni_async.cli.servers.mooncake import MooncakeMaster
 from omni_async.model import Role
 from omni_async.testing.conformance import TransportConformance
-from omni_async.testing.conformance.base import APART, ONE_LOOP, Conformance
+from omni_async.testing.conformance.base import APART, Conformance
+from omni_async.testing.conformance.claims import Claims
+from omni_async.testing.conformance.lifecycle import Lifecycle
+from omni_async.testing.conformance.limits import PoolLimits
+from omni_async.testing.conformance.peers import Peers
+from omni_async.testing.conformance.round_trips import RoundTrips
 from omni_async.testing.conformance.stored_streams import StoredStreams
 from omni_async.testing.conformance.stores import Stores
 from omni_async.testing.rig import LoopKind, Narrow
@@ -58,13 +64,15 @@ class OverMooncake(Conformance):
         return Narrow(ROOM, {"sender": self._narrow, "receiver": self._narrow})
 
 
-class TestMooncakeStore(OverMooncake, TransportConformance):
+class TestMooncakeStore(
+    OverMooncake, RoundTrips, Claims, PoolLimits, Lifecycle, Peers, Stores, StoredStreams
+):
     ways = APART
 
 
 @pytest.mark.soak
-class TestMooncakeStoreInOneLoop(OverMooncake, TransportConformance):
-    ways = ONE_LOOP
+class TestMooncakeStoreWhole(OverMooncake, TransportConformance):
+    pass
 
 
 @pytest.mark.soak

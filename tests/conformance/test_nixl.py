@@ -1,7 +1,7 @@
 """The promises of a transport, kept by NIXL: by what UCX takes within one host, and over TCP.
 
-In the suite are those that bytes under way can break, with the ends in two processes: what is about words alone
-Mooncake's engine shows over the same line. All of them, in all ways and on both kinds of loop, are in the soak.
+In the soak, in all ways and on both kinds of loop: what is about words alone Mooncake's engine shows in the suite
+over the same line, and what is about the engine ``tests/backends/nixl``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,6 @@ import pytest
 from omni_async.model import Role
 from omni_async.testing.conformance import TransportConformance
 from omni_async.testing.conformance.base import APART, Conformance
-from omni_async.testing.conformance.cancellation import Cancellation
-from omni_async.testing.conformance.claims import Claims
-from omni_async.testing.conformance.concurrency import Concurrency
-from omni_async.testing.conformance.memory import MemoryOfViews
-from omni_async.testing.conformance.peers import Peers
-from omni_async.testing.conformance.round_trips import RoundTrips
-from omni_async.testing.conformance.streams import Streams
 from omni_async.testing.rig import LoopKind, Way
 from tests.engines import need_nixl
 
@@ -44,23 +37,13 @@ class ByTcp(ByNixl):
     ways: ClassVar[tuple[Way, ...]] = APART
 
 
-class TestNixl(
-    ByNixl, RoundTrips, Claims, MemoryOfViews, Cancellation, Concurrency, Peers, Streams
-):
-    ways: ClassVar[tuple[Way, ...]] = APART
-
-
 @pytest.mark.soak
-class TestNixlWhole(ByNixl, TransportConformance):
-    pass
-
-
-class TestNixlOverTcp(ByTcp, RoundTrips, Peers):
+class TestNixl(ByNixl, TransportConformance):
     pass
 
 
 @pytest.mark.soak
-class TestNixlOverTcpWhole(ByTcp, TransportConformance):
+class TestNixlOverTcp(ByTcp, TransportConformance):
     ways = TransportConformance.ways
 
 

@@ -1,8 +1,8 @@
 """The promises of a transport, kept by openYuanrong's datasystem with a real worker.
 
-Always those that say something of this store; all of them, in all ways and on both kinds of loop, in the soak. Each
-transport starts a process for the vendor's client, half a second each, so there is no time for all of them. What
-does not depend on the store, Mooncake's run shows in all ways.
+In the soak: each transport starts a process for the vendor's client, half a second each, and the worker has some
+hundreds of threads. What does not depend on the store, Mooncake's run shows in the suite; what does,
+``tests/backends/yuanrong``.
 """
 
 from __future__ import annotations
@@ -15,18 +15,7 @@ import pytest
 from omni_async.cli.servers.yuanrong import YuanrongWorker
 from omni_async.model import Role
 from omni_async.testing.conformance import TransportConformance
-from omni_async.testing.conformance.absence import Absence
-from omni_async.testing.conformance.base import APART, ONE_LOOP, Conformance
-from omni_async.testing.conformance.batches import Batches
-from omni_async.testing.conformance.claims import Claims
-from omni_async.testing.conformance.keys import Keys
-from omni_async.testing.conformance.lifecycle import Lifecycle
-from omni_async.testing.conformance.limits import PoolLimits
-from omni_async.testing.conformance.ownership import Ownership
-from omni_async.testing.conformance.peers import Peers
-from omni_async.testing.conformance.round_trips import RoundTrips
-from omni_async.testing.conformance.stored_streams import StoredStreams
-from omni_async.testing.conformance.stores import Stores
+from omni_async.testing.conformance.base import Conformance
 from omni_async.testing.rig import LoopKind, Narrow
 from tests.stores import loaded_or_skip
 
@@ -72,16 +61,8 @@ class OverYuanrong(Conformance):
         return Narrow(ROOM, {"sender": extra, "receiver": extra})
 
 
-class TestYuanrong(OverYuanrong, RoundTrips, Absence, Keys, Claims, PoolLimits, Batches, Ownership):
-    ways = ONE_LOOP
-
-
-class TestYuanrongApart(OverYuanrong, Lifecycle, Peers, Stores, StoredStreams):
-    ways = APART
-
-
 @pytest.mark.soak
-class TestYuanrongAll(OverYuanrong, TransportConformance):
+class TestYuanrong(OverYuanrong, TransportConformance):
     pass
 
 

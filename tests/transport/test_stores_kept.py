@@ -15,6 +15,7 @@ from omni_async.errors import DecodeError, EngineFault, KeyNotFound, TransferTim
 from omni_async.registry import register_backend
 from omni_async.testing.doubles.kept import KeptBackend, Server
 from omni_async.testing.leaks import quiet
+from omni_async.transport.stored.fetching import AT_ONCE
 from omni_async.transport.stored.head import unseal
 
 LARGE = 300_000
@@ -237,7 +238,8 @@ async def test_many_that_wait_are_asked_for_together(ends: Ends) -> None:
     async with ends.pair() as (tx, rx):
         waiting = [asyncio.ensure_future(rx.get("0", "1", f"k{n}")) for n in range(500)]
         await asyncio.sleep(0.05)
-        assert max(map(len, ends.server.questions)) == 500
+        # Some try their luck first.
+        assert max(map(len, ends.server.questions)) >= 500 - AT_ONCE
         await asyncio.gather(*(tx.put("0", "1", f"k{n}", n) for n in range(500)))
         assert [delivery.value for delivery in await asyncio.gather(*waiting)] == list(range(500))
         asked = len(ends.server.questions)
