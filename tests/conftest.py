@@ -7,7 +7,6 @@ Never: decides what is tested.
 from __future__ import annotations
 
 import os
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from omni_async.testing import leaks
+from tests.lost_masters import looks_for_a_master
 
 PEER_WHEEL = "OMNI_ASYNC_PEER_WHEEL"
 
@@ -43,20 +43,8 @@ def lost_masters_are_looked_for() -> Iterator[None]:
     foreign = leaks._foreign
 
     def looks(trace: leaks.Trace) -> bool:
-        clients = "omni_async.backends.mooncake_store._native" in sys.modules
-        return foreign(trace) or (clients and _goes_nowhere(trace))
+        return foreign(trace) or (trace.kind == "descriptor" and looks_for_a_master(trace.name))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leaks, "_foreign", looks)
         yield
-
-
-def _goes_nowhere(trace: leaks.Trace) -> bool:
-    if trace.kind != "descriptor" or "socket:[" not in trace.name:
-        return False
-    inode = trace.name.rpartition("[")[2].rstrip("]")
-    tables = [Path("/proc/net") / table for table in ("tcp", "tcp6", "unix", "udp", "udp6")]
-    rows = [row.split() for table in tables for row in table.read_text().splitlines()[1:]]
-    there = [row for row in rows if inode in row]
-    established, listening = "01", "0A"
-    return not any(row[3] in (established, listening) or len(row) < 10 for row in there)
