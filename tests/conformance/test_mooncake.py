@@ -43,5 +43,5 @@ class TestMooncakeOnUvloop(TestMooncake):
 
 
 class TestMooncakeOnUvloopInShort(OverMooncake, RoundTrips, Lifecycle, Streams):
-    loops = ("uvloop",)
+    loops: ClassVar[tuple[LoopKind, ...]] = ("uvloop",)
     ways = ONE_LOOP
