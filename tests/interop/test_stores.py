@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+torch = pytest.importorskip("torch")
+
+# ruff: noqa: E402 - what follows needs PyTorch
 import omni_async
 from omni_async.cli.bench.peer_vendors import MOONCAKE_STORE, YUANRONG
 from omni_async.errors import EncodeError, KeyNotFound, UsageError
@@ -18,8 +21,6 @@ from tests.stores import loaded_or_skip
 
 from .store_edges import Edge, edge_over
 from .test_connector import equal, payload, tensor
-
-torch = pytest.importorskip("torch")
 
 KB, MB = 1 << 10, 1 << 20
 SIZES = [4 * KB, 64 * KB, MB, 16 * MB, 64 * MB]

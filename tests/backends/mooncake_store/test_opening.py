@@ -16,6 +16,7 @@ from omni_async.backends.mooncake_store._native import bare_host
 from omni_async.backends.mooncake_store.checks import check_here
 from omni_async.cli.free_ports import FreePorts
 from omni_async.cli.servers.mooncake import MooncakeMaster
+from tests.stores import mooncake_store_or_skip
 
 from .agent import opened
 from .conftest import Open, StartAgent
@@ -42,6 +43,11 @@ async def refused(extra: dict[str, Any]) -> BackendUnavailable:
     assert LIMIT <= taken < LIMIT + 2
     assert ticks > 10 * LIMIT
     return caught.value
+
+
+@pytest.fixture
+def installed() -> None:
+    mooncake_store_or_skip()
 
 
 async def test_no_master(own_master: MooncakeMaster) -> None:
@@ -104,6 +110,7 @@ async def test_no_elector_of_masters(mooncake_master: MooncakeMaster) -> None:
     assert "option `master`" in str(error)
 
 
+@pytest.mark.usefixtures("installed")
 async def test_a_wrong_path_of_the_metadata_service() -> None:
     with MooncakeMaster(metadata=True) as master:
         assert isinstance(master, MooncakeMaster)
@@ -114,6 +121,7 @@ async def test_a_wrong_path_of_the_metadata_service() -> None:
     assert "MC_LOG_LEVEL" in str(error.remedy)
 
 
+@pytest.mark.usefixtures("installed")
 async def test_with_a_metadata_service(open_desk: Open) -> None:
     with MooncakeMaster(metadata=True) as master:
         owner = await open_desk(master.extra("sender"))
@@ -220,6 +228,7 @@ def test_what_it_says_of_itself() -> None:
     assert not any((can.notifies, can.credit, can.exclusive, can.recall))
 
 
+@pytest.mark.usefixtures("installed")
 async def test_over_ipv6(start_agent: StartAgent) -> None:
     """In processes of their own: one uses one version."""
     with MooncakeMaster("--rpc_address=::1") as master:

@@ -20,6 +20,7 @@ import pytest
 from omni_async import BackendUnavailable
 from omni_async.backends.yuanrong.line import ClientLine
 from omni_async.cli.servers.yuanrong import YuanrongWorker
+from tests.stores import loaded_or_skip
 
 from .conftest import Open, StartAgent, alive
 from .desk import YuanrongDesk, opened
@@ -50,6 +51,12 @@ def free_port() -> Iterator[int]:
         yield sock.getsockname()[1]
 
 
+@pytest.fixture
+def installed() -> None:
+    loaded_or_skip("yr.datasystem.kv_client")
+
+
+@pytest.mark.usefixtures("installed")
 async def test_nobody_is_there(free_port: int, started: list[int]) -> None:
     began = time.monotonic()
     with pytest.raises(BackendUnavailable) as caught:
@@ -62,6 +69,7 @@ async def test_nobody_is_there(free_port: int, started: list[int]) -> None:
     assert not any(map(alive, started))
 
 
+@pytest.mark.usefixtures("installed")
 async def test_somebody_else_is_there(started: list[int]) -> None:
     """The vendor's client would wait for 3 s at least."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -72,6 +80,7 @@ async def test_somebody_else_is_there(started: list[int]) -> None:
     assert not any(map(alive, started))
 
 
+@pytest.mark.usefixtures("installed")
 async def test_a_host_that_there_is_not(started: list[int]) -> None:
     with pytest.raises(BackendUnavailable, match=r"no-such-host\.invalid"):
         await opened({"host": "no-such-host.invalid", "setup_timeout": 0.2})
