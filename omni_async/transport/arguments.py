@@ -55,6 +55,16 @@ def checked_key(key: object) -> str:
     return key
 
 
+def checked_owner(request_id: object) -> None:
+    """Refuse what is no owner of payloads.
+
+    Raises:
+        UsageError: not a str, or empty.
+    """
+    if not isinstance(request_id, str) or not request_id:
+        raise UsageError(f"request_id must be a non-empty str, not {request_id!r}")
+
+
 def checked_shape(shape: Any) -> tuple[int, ...]:
     """A shape as ints; whatever counts as an index will do, numpy's ints for one."""
     try:

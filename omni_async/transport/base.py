@@ -37,7 +37,14 @@ from ..model import (
 )
 from ..observe import Counters, get_logger, span
 from ..observe.streams import StreamMeters
-from .arguments import checked_device, checked_key, checked_shape, stage_name, torch_or_remedy
+from .arguments import (
+    checked_device,
+    checked_key,
+    checked_owner,
+    checked_shape,
+    stage_name,
+    torch_or_remedy,
+)
 from .delivery import Delivery
 from .edge import Edge
 from .limits import DEFAULT, Timeout, offer_limit, put_limit
@@ -116,8 +123,8 @@ class Transport(abc.ABC):
         delivered, and the cancellation follows.
         """
         where = self.enter("sender", from_stage, to_stage, key)
-        if request_id is not None and (not isinstance(request_id, str) or not request_id):
-            raise UsageError(f"request_id must be a non-empty str, not {request_id!r}")
+        if request_id is not None:
+            checked_owner(request_id)
         if type(consumers) is not int or consumers < 1:
             raise UsageError(f"consumers must be an int of at least 1, not {consumers!r}")
         limit = put_limit(timeout)

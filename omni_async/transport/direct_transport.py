@@ -22,7 +22,7 @@ from ..observe.clock import clock_id
 from ..observe.log import get_logger
 from ..pool import PAGE, DropQueue, ManagedBuffer, Pool, checked_limit
 from ..rendezvous.messages import WIRE, Hello
-from .arguments import stage_name
+from .arguments import checked_owner, stage_name
 from .base import Transport
 from .delivery import Delivery
 from .foreign.edges import (
@@ -196,8 +196,7 @@ class DirectTransport(Transport):
 
     async def cleanup(self, request_id: str) -> int:
         self._check()
-        if not isinstance(request_id, str) or not request_id:
-            raise UsageError(f"request_id must be a non-empty str, not {request_id!r}")
+        checked_owner(request_id)
         error = TransferCancelled(f"{request_id!r} was ended by cleanup", key=request_id)
         count = self._wiring.pool.cancel_waiters(request_id, error)
         if self._sending is not None:
@@ -218,7 +217,7 @@ class DirectTransport(Transport):
         return left
 
     def health(self) -> Health:
-        counters, wiring = self.counters, self._wiring
+        wiring = self._wiring
         sending, receiving = self._sending, self._receiving
         if sending is not None:
             parked, in_flight = sending.core.parked, sending.core.directory.claimed
@@ -234,14 +233,7 @@ class DirectTransport(Transport):
             host=host,
             pool_device=wiring.engine.device,
             pool_size=wiring.pool.limit,
-            puts=counters.puts,
-            gets=counters.gets,
-            bytes_transferred=counters.bytes_transferred,
-            errors=counters.errors,
-            timeouts=counters.timeouts,
-            misses=counters.misses,
-            transport_faults=counters.transport_faults,
-            decode_faults=counters.decode_faults,
+            **self.counters.as_dict(),
             in_flight=in_flight,
             parked=parked,
             pool_used=wiring.pool.used,

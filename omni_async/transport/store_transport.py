@@ -20,7 +20,7 @@ from ..errors import ClosedError, UsageError
 from ..model import Endpoint, Health, Receipt, Region, Role, TransferKey
 from ..observe.log import get_logger
 from ..pool import DropQueue, ManagedBuffer, Pool, checked_limit
-from .arguments import stage_name
+from .arguments import checked_owner, stage_name
 from .base import Transport
 from .delivery import Delivery
 from .idle import IdleTrim
@@ -164,8 +164,7 @@ class StoreTransport(Transport):
 
     async def cleanup(self, request_id: str) -> int:
         self._check()
-        if not isinstance(request_id, str) or not request_id:
-            raise UsageError(f"request_id must be a non-empty str, not {request_id!r}")
+        checked_owner(request_id)
         count = self._streams.cleanup(request_id)
         if self._keeping is not None:
             count += await self._keeping.cleanup(request_id)
@@ -185,7 +184,7 @@ class StoreTransport(Transport):
         return left
 
     def health(self) -> Health:
-        counters, wiring = self.counters, self._wiring
+        wiring = self._wiring
         parked = len(self._fetching.lookups) if self._fetching is not None else 0
         half = self._keeping or self._fetching
         assert half is not None
@@ -197,14 +196,7 @@ class StoreTransport(Transport):
             # The store has a pool of its own; what the seed documents call so it does not tell.
             pool_device="cpu",
             pool_size=wiring.pool.limit,
-            puts=counters.puts,
-            gets=counters.gets,
-            bytes_transferred=counters.bytes_transferred,
-            errors=counters.errors,
-            timeouts=counters.timeouts,
-            misses=counters.misses,
-            transport_faults=counters.transport_faults,
-            decode_faults=counters.decode_faults,
+            **self.counters.as_dict(),
             in_flight=half.moving,
             parked=parked,
             pool_used=wiring.pool.used,
