@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 
-from ..model import Capabilities, Role
+from ..model import Capabilities, Role, Verb
 from .channel import Channels
 from .engine import Engine
 from .memory import MemorySource
@@ -66,6 +66,18 @@ class DirectBackend(Backend):
 class StoreBackend(Backend):
     """A backend whose two ends meet at a server that keeps bytes under keys; its options are
     :class:`StoreOptions`."""
+
+    def capabilities(self, options: Options) -> Capabilities:
+        """What holds for every store: it wakes nobody, and knows neither who reads nor who has left."""
+        return Capabilities(
+            backend=self.name,
+            verb=Verb.STORE,
+            cross_host=True,
+            notifies=False,
+            exclusive=False,
+            credit=False,
+            recall=False,
+        )
 
     @abc.abstractmethod
     async def store(self, options: Options, role: Role) -> Store:

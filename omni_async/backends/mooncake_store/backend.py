@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..._aio.executor import OwnedExecutor
 from ...abc import MemorySource, Options, Store, StoreBackend
-from ...model import Capabilities, Role, Verb
+from ...model import Role
 from ...pool.memory import AnonymousMemory
 from ...rendezvous.zmq_hosts import local_places
 from .checks import check_here
@@ -24,17 +24,6 @@ class MooncakeStoreBackend(StoreBackend):
     name = NAME
     alias = "mooncake-store"
     options = MooncakeStoreOptions
-
-    def capabilities(self, options: Options) -> Capabilities:
-        return Capabilities(
-            backend=self.name,
-            verb=Verb.STORE,
-            cross_host=True,
-            notifies=False,
-            exclusive=False,
-            credit=False,
-            recall=False,
-        )
 
     async def prepare(self, options: Options, role: Role) -> Options:
         mine = _mine(options)

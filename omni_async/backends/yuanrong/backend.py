@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...abc import MemorySource, Options, StoreBackend
 from ...abc.store import Store
-from ...model import Capabilities, Role, Verb
+from ...model import Role
 from ...pool.memory import MemfdMemory
 from .config import YuanrongOptions
 from .line import NAME
@@ -21,17 +21,6 @@ class YuanrongBackend(StoreBackend):
     name = NAME
     alias = "yuanrong"
     options = YuanrongOptions
-
-    def capabilities(self, options: Options) -> Capabilities:
-        return Capabilities(
-            backend=self.name,
-            verb=Verb.STORE,
-            cross_host=True,
-            notifies=False,
-            exclusive=False,
-            credit=False,
-            recall=False,
-        )
 
     async def store(self, options: Options, role: Role) -> Store:
         store = YuanrongStore(_mine(options))
