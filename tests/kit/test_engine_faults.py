@@ -19,12 +19,12 @@ from omni_async.errors import EngineFault, KeyNotFound, PeerLost, TransferTimeou
 from omni_async.registry import register_backend
 from omni_async.testing.doubles.loopback import (
     FAULTS,
-    Fault,
     LoopbackMap,
     LoopbackRead,
     LoopbackWrite,
     until_stuck,
 )
+from omni_async.testing.doubles.ordered import Fault
 from omni_async.testing.leaks import no_leaks, quiet
 from omni_async.testing.processes import PeerProcess
 from omni_async.testing.recipes import pattern, pattern_array

@@ -29,7 +29,8 @@ from omni_async.registry import register_backend
 from omni_async.rendezvous import stream_readers
 from omni_async.rendezvous.messages import Chunk, Segment
 from omni_async.testing.chunks import still
-from omni_async.testing.doubles.loopback import FAULTS, Fault, LoopbackRead, LoopbackWrite
+from omni_async.testing.doubles.loopback import FAULTS, LoopbackRead, LoopbackWrite
+from omni_async.testing.doubles.ordered import Fault
 from omni_async.testing.faults import FaultyChannels
 from omni_async.testing.leaks import no_leaks, quiet
 from omni_async.testing.recipes import pattern_array

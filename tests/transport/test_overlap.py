@@ -17,11 +17,11 @@ from omni_async.errors import ClosedError, EngineFault, KeyNotFound
 from omni_async.registry import register_backend
 from omni_async.testing.doubles.loopback import (
     FAULTS,
-    Fault,
     LoopbackEngine,
     LoopbackWrite,
     until_stuck,
 )
+from omni_async.testing.doubles.ordered import Fault
 from omni_async.testing.leaks import no_leaks, quiet
 from omni_async.testing.recipes import pattern_array
 from omni_async.transport import placing

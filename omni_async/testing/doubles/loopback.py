@@ -5,17 +5,15 @@ the fault that was ordered.
 Never: touches memory outside a region that was registered, here or at the peer.
 
 It cannot show: completion order of a real queue, memory that a device writes behind the kernel's
-back, or speed. A kernel with Yama lets only descendants of a process do this, so each engine allows it.
+back, or speed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import itertools
 import os
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -25,62 +23,22 @@ from ...errors import EngineFault, ProtocolError
 from ...model import Capabilities, Move, Region, Role, Verb
 from ...pool.memory import AnonymousMemory, MemfdMemory, map_fd
 from ...rendezvous.unix_channel import UnixChannels
-
-PIECE = 256 << 10
-"""Bytes moved in one turn of the event loop."""
-
-_PR_SET_PTRACER = 0x59616D61
-_ANY = ctypes.c_ulong(-1)
-
-_libc = ctypes.CDLL(None, use_errno=True)
-for _call in (_libc.process_vm_readv, _libc.process_vm_writev):
-    _call.restype = ctypes.c_ssize_t
+from .carrier import Carry, Piece, allow, cut, get, put
+from .ordered import Fault, Orders
 
 
-class _IoVec(ctypes.Structure):
-    _fields_ = (("base", ctypes.c_void_p), ("nbytes", ctypes.c_size_t))
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """What is to happen to one operation."""
-
-    kind: str
-    """``slow``, ``stuck`` (until :meth:`Faults.release`), ``failing`` or ``out_of_bounds``."""
-    seconds: float = 0.0
-    landed: float = 0.0
-    """Part of the bytes that is moved before: a stuck operation moves the rest when released, which
-    makes it the late write that lands after everybody has given up."""
-    status: int = -1
-
-
-class Faults:
-    """Orders for the operations of this process, first come first served."""
+class Faults(Orders):
+    """Orders for the operations of this process, which run on its event loop."""
 
     def __init__(self) -> None:
-        self._orders: deque[Fault] = deque()
+        super().__init__()
         self._released: list[asyncio.Event] = []
-        self.under_way = 0
-        """Operations that have begun and not ended."""
-        self.stuck = 0
         self._watching: list[asyncio.Event] = []
 
-    def order(self, *faults: Fault) -> None:
-        """The next operations of this process suffer these."""
-        self._orders.extend(faults)
-
     def release(self) -> None:
-        """Let all stuck operations go on to their end."""
         for event in self._released:
             event.set()
         self._released.clear()
-
-    def clear(self) -> None:
-        """Forget orders; release what is stuck."""
-        self._orders.clear()
-        self.release()
-
-    def next(self) -> Fault | None:
-        return self._orders.popleft() if self._orders else None
 
     async def wait(self) -> None:
         """Be stuck until released."""
@@ -144,7 +102,7 @@ class LoopbackEngine(Engine):
         self._number = next(self._numbers)
         self._ids = itertools.count(1)
         self._own: dict[int, Region] = {}
-        _libc.prctl(_PR_SET_PTRACER, _ANY, 0, 0, 0)
+        allow()
 
     def register(self, address: int, nbytes: int, *, fd: int = -1) -> Region:
         descriptor = msgspec.msgpack.encode(Peer(os.getpid(), self._number))
@@ -177,12 +135,12 @@ class LoopbackEngine(Engine):
     async def write(
         self, peer: str, moves: Sequence[Move], regions: dict[int, RemoteRegion]
     ) -> None:
-        await self._move(moves, regions, _libc.process_vm_writev)
+        await self._move(moves, regions, put)
 
     async def read(
         self, peer: str, moves: Sequence[Move], regions: dict[int, RemoteRegion]
     ) -> None:
-        await self._move(moves, regions, _libc.process_vm_readv)
+        await self._move(moves, regions, get)
 
     def close(self) -> None:
         for region in list(self._own.values()):
@@ -192,21 +150,25 @@ class LoopbackEngine(Engine):
         self,
         moves: Sequence[Move],
         regions: dict[int, RemoteRegion],
-        there: Callable[..., int],
+        carry: Carry,
     ) -> None:
         fault = FAULTS.next()
         if fault is not None and fault.kind == "out_of_bounds":
             moves = [move._replace(offset=move.offset + (1 << 40)) for move in moves]
         for move in moves:
             self._check(move, regions)
-        pieces = list(_pieces(moves))
+        pieces = [
+            (piece, regions[move.region].handle)
+            for move in moves
+            for piece in cut([_piece(move, regions[move.region])])
+        ]
         FAULTS.under_way += 1
         try:
             at = _place_of(fault, len(pieces))
-            for number, (move, offset, nbytes) in enumerate(pieces):
+            for number, (piece, whose) in enumerate(pieces):
                 if number == at and fault is not None:
                     await _happen(fault)
-                self._piece(move, offset, nbytes, regions[move.region], there)
+                self._carry(piece, whose, carry)
                 await asyncio.sleep(0)
             if fault is not None and at >= len(pieces):
                 await _happen(fault)
@@ -226,27 +188,14 @@ class LoopbackEngine(Engine):
         if not inside:
             raise EngineFault(f"{move} leaves the memory registered here", status="not registered")
 
-    def _piece(
-        self,
-        move: Move,
-        offset: int,
-        nbytes: int,
-        remote: RemoteRegion,
-        there: Callable[..., int],
-    ) -> None:
-        whose, region = remote.handle
-        far = region.address + move.offset + offset
-        near = move.local + offset
+    def _carry(self, piece: Piece, handle: tuple[Peer, Region], carry: Carry) -> None:
+        whose, region = handle
         if whose.pid == os.getpid() and (whose.engine, region.id) not in self._here:
             raise EngineFault("the peer has unregistered its region", status="revoked")
-        local, distant = _IoVec(near, nbytes), _IoVec(far, nbytes)
-        moved = there(whose.pid, ctypes.byref(local), 1, ctypes.byref(distant), 1, 0)
-        if moved != nbytes:
-            number = ctypes.get_errno()
-            raise EngineFault(
-                f"process {whose.pid}: {os.strerror(number) if moved < 0 else 'moved in part'}",
-                status=number,
-            )
+        try:
+            carry(piece)
+        except OSError as error:
+            raise EngineFault(error.strerror or str(error), status=error.errno) from None
 
 
 def _place_of(fault: Fault | None, pieces: int) -> int:
@@ -265,12 +214,9 @@ async def _happen(fault: Fault) -> None:
         raise EngineFault("a failure was ordered", status=fault.status)
 
 
-def _pieces(moves: Sequence[Move]) -> list[tuple[Move, int, int]]:
-    return [
-        (move, offset, min(PIECE, move.nbytes - offset))
-        for move in moves
-        for offset in range(0, move.nbytes, PIECE)
-    ]
+def _piece(move: Move, remote: RemoteRegion) -> Piece:
+    whose, region = remote.handle
+    return Piece(whose.pid, move.local, region.address + move.offset, move.nbytes)
 
 
 class LoopbackOptions(Options):
