@@ -5,6 +5,7 @@ from __future__ import annotations
 from .backend import Backend, DirectBackend, StoreBackend
 from .channel import Channel, ChannelHandler, Channels, Dialer, Listener, Stranger
 from .engine import Engine, RemoteRegion, Revoke
+from .findings import Finding, Sight
 from .memory import Block, MemorySource
 from .options import AddressedOptions, Options, StoreOptions, option
 from .store import Gone, Piece, Store
@@ -19,6 +20,7 @@ __all__ = [
     "Dialer",
     "DirectBackend",
     "Engine",
+    "Finding",
     "Gone",
     "Listener",
     "MemorySource",
@@ -26,6 +28,7 @@ __all__ = [
     "Piece",
     "RemoteRegion",
     "Revoke",
+    "Sight",
     "Store",
     "StoreBackend",
     "StoreOptions",

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import abc
 
+from ..errors import BackendUnavailable, ConfigError
 from ..model import Capabilities, Role, Verb
 from .channel import Channels
 from .engine import Engine
+from .findings import Finding, Sight, of_error, ok
 from .memory import MemorySource
 from .options import Options
 from .store import Store
@@ -41,6 +43,21 @@ class Backend(abc.ABC):
         Cancellation: safe.
         """
         return options
+
+    async def examine(self, options: Options, role: Role, sight: Sight) -> list[Finding]:
+        """What this machine has of all that a transport with these options needs: what ``omni-async doctor``
+        asks, in a process that does nothing else and ends afterwards.
+
+        By default the verdict of :meth:`prepare`. A backend that can tell more tells it here, and raises for
+        nothing that it finds.
+
+        Cancellation: unknown; the process is about to end.
+        """
+        try:
+            await self.prepare(options, role)
+        except (BackendUnavailable, ConfigError) as error:
+            return [of_error(error)]
+        return [ok("opening", f"all that a {role} needs is here")]
 
 
 class DirectBackend(Backend):
