@@ -6,15 +6,14 @@ Never: reads a file, stops at the first mistake.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from ..abc.wrong_options import nearest
 from ..errors import ConfigError
 from .tree import DEFAULT, Origin, Place, find, spelled, too_large
 
-_LONGEST_WORD = 80
-"""Letters beyond which nothing is a slip of a known word; comparing them takes long."""
+__all__ = ["Mistake", "Mistakes", "hint", "nearest", "refusal"]
 
 
 class Mistake(NamedTuple):
@@ -108,18 +107,6 @@ def refusal(source: str, mistakes: list[Mistake]) -> ConfigError:
     count = "a mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
     text = "\n".join([f"{source} has {count}:", *(f"  {mistake}" for mistake in mistakes)])
     return ConfigError(text, path=mistakes[0].path or None, mistakes=tuple(mistakes))
-
-
-def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known word that was probably meant."""
-    if len(word) > _LONGEST_WORD:
-        return None
-    lower = {name.lower(): name for name in known}
-    swapped = [name for name in lower if sorted(name) == sorted(word.lower())]
-    if swapped:  # the right letters in the wrong order, which a short word shows too weakly
-        return lower[swapped[0]]
-    found = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=cutoff)
-    return lower[found[0]] if found else None
 
 
 def hint(word: str, known: Iterable[str]) -> str:
