@@ -11,15 +11,18 @@ import sys
 from typing import Any
 
 from ..._aio.executor import OwnedExecutor
-from ...abc import Engine, MemorySource, Options, Revoke
+from ...abc import Engine, Finding, MemorySource, Options, Revoke, Sight
+from ...abc.findings import of_error, ok
+from ...errors import BackendUnavailable, ConfigError
 from ...model import Capabilities, Role, Verb
 from ...pool.device import DeviceMemory, PinnedMemory
 from ...pool.memory import AnonymousMemory
 from ..addressed import AddressedBackend, host_of
 from ._native import NAME, shared_engine
-from .checks import check, named_devices
+from .checks import Machine, check, named_devices
 from .config import MooncakeTransferEngineOptions
 from .engine import MooncakeEngine, revoke_of
+from .examination import findings
 
 DEVICE_POOL = 2 << 30
 """Bytes of a pool on a device, unless said otherwise: a GPU's memory has better uses."""
@@ -59,6 +62,17 @@ class MooncakeTransferEngineBackend(AddressedBackend):
         finally:
             executor.close()
         return mine
+
+    async def examine(self, options: Options, role: Role, sight: Sight) -> list[Finding]:
+        mine = _mine(options)
+        told = list(findings(mine, Machine(root=sight.root, environ=sight.environ)))
+        if any(one.status == "fault" for one in told):
+            return told
+        try:
+            prepared = _mine(await self.prepare(mine, role))
+        except (BackendUnavailable, ConfigError) as error:
+            return [*told, of_error(error)]
+        return [*told, ok("engine", f"starts on {prepared.host} with protocol {mine.protocol}")]
 
     def engine(self, options: Options, role: Role) -> Engine:
         mine = _mine(options)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from ...abc import Sight
 from ...errors import BackendUnavailable, ConfigError
 from ..machine import device_trouble, version_of
+from ..probes import limits, rdma
 from ._native import NAME, load, rdma_devices
 from .config import MooncakeTransferEngineOptions
 
@@ -26,7 +27,6 @@ OLDEST = (0, 3, 13)
 _INSTALL = "pip install 'omni-async[mooncake]'"
 _EITHER = f"{_INSTALL} (with CUDA: 'omni-async[mooncake-cuda]')"
 _APT = {"libibverbs.so.1": "libibverbs1", "libnuma.so.1": "libnuma1", "libcurl.so.4": "libcurl4"}
-_CAP_IPC_LOCK = 14
 
 
 class Problem(NamedTuple):
@@ -36,11 +36,8 @@ class Problem(NamedTuple):
     remedy: str
     setting: str = ""
     """The option or variable that contradicts the machine; empty where the machine lacks something."""
-
-
-def _memlock() -> int:
-    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    return limit if limit != resource.RLIM_INFINITY else 1 << 63
+    absent: bool = False
+    """It was never here, as against broken."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class Machine:
 
     root: Path = Path("/")
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    memlock: Callable[[], int] = _memlock
+    memlock: Callable[[], int] = limits.memlock
     """Bytes that may be pinned."""
     load: Callable[[str], object] = load
     version: Callable[[str], str | None] = version_of
@@ -91,31 +88,33 @@ def check(
 
 def named_devices(options: MooncakeTransferEngineOptions, environ: Mapping[str, str]) -> list[str]:
     """The RDMA devices to use; all of them where it is empty."""
-    named = options.device_name or environ.get("RDMA_DEVICE_NAME", "")
-    return [name.strip() for name in named.split(",") if name.strip()]
+    return rdma.named(options.device_name or environ.get("RDMA_DEVICE_NAME", ""))
 
 
 def _problems(options: MooncakeTransferEngineOptions, machine: Machine) -> Iterator[Problem]:
-    package = _package(machine, options.host)
+    package = package_problem(machine, options.host)
     if package is not None:
         yield package
-    yield from _environment(options.protocol, machine.environ)
+    yield from environment_problems(options.protocol, machine.environ)
     if options.memory_pool_device != "cpu":
-        yield from _device(
+        yield from device_problems(
             options.memory_pool_device, machine, options.host, loaded=package is None
         )
     if options.protocol == "rdma":
-        yield from _rdma(options, machine, loaded=package is None)
-        yield from _pinning(options, machine)
+        yield from rdma_problems(options, machine, loaded=package is None)
+        yield from pinning_problems(options, machine)
 
 
-def _package(machine: Machine, host: str) -> Problem | None:
+def package_problem(machine: Machine, host: str) -> Problem | None:
+    """Why the vendor's package cannot be used."""
     try:
         machine.load(host)
     except ImportError as error:
         library = re.match(r"(lib\S+\.so[.\d]*): cannot open", str(error))
         if library is None:
-            return Problem(f"the package {PACKAGES[0]} cannot be imported ({error})", _EITHER)
+            here = any(machine.version(name) is not None for name in PACKAGES)
+            text = f"the package {PACKAGES[0]} cannot be imported ({error})"
+            return Problem(text, _EITHER, absent=not here)
         name = library[1]
         if name.startswith(("libcuda", "libcudart")):
             remedy = f"pip uninstall {PACKAGES[1]}, then {_INSTALL}"
@@ -140,7 +139,7 @@ def _package(machine: Machine, host: str) -> Problem | None:
     return None
 
 
-def _environment(protocol: str, environ: Mapping[str, str]) -> Iterator[Problem]:
+def environment_problems(protocol: str, environ: Mapping[str, str]) -> Iterator[Problem]:
     """Variables under which the engine would do something else than the options say."""
     wrong = {"MC_USE_TENT": "another engine", "MC_USE_TEV1": "another engine"}
     if protocol == "tcp":
@@ -168,12 +167,14 @@ def _environment(protocol: str, environ: Mapping[str, str]) -> Iterator[Problem]
         )
 
 
-def _device(device: str, machine: Machine, host: str, *, loaded: bool) -> Iterator[Problem]:
+def device_problems(device: str, machine: Machine, host: str, *, loaded: bool) -> Iterator[Problem]:
+    """Why there can be no pool on a device."""
     trouble = machine.device_trouble(device)
     if trouble is not None:
         yield Problem(
             f"there can be no pool on {device}: {trouble}",
             "install PyTorch for that device, or use memory_pool_device: cpu",
+            absent=True,
         )
     built = f"SUPPORT_{device.partition(':')[0].upper()}"
     if loaded and getattr(machine.load(host), built, True) is False:
@@ -183,18 +184,20 @@ def _device(device: str, machine: Machine, host: str, *, loaded: bool) -> Iterat
         )
 
 
-def _rdma(
+def rdma_problems(
     options: MooncakeTransferEngineOptions, machine: Machine, *, loaded: bool
 ) -> Iterator[Problem]:
-    if not list((machine.root / "dev/infiniband").glob("uverbs*")):
+    """Why the engine would find no card that carries anything."""
+    sight = Sight(machine.root, machine.environ)
+    if not rdma.nodes(sight):
         yield Problem(
             "protocol rdma needs /dev/infiniband, which is not here",
             "install the driver of the RDMA card, and give a container --device=/dev/infiniband; "
             "or use protocol tcp",
         )
         return
-    devices = machine.root / "sys/class/infiniband"
-    here = sorted(path.name for path in devices.iterdir()) if devices.is_dir() else []
+    cards = {card.name: card for card in rdma.devices(sight)}
+    here = list(cards)
     named = named_devices(options, machine.environ)
     for name in named:
         if name not in here:
@@ -204,7 +207,7 @@ def _rdma(
                 "correct device_name or RDMA_DEVICE_NAME",
                 "device_name",
             )
-    active = [name for name in named or here if name in here and _active(devices / name)]
+    active = [name for name in named or here if name in cards and cards[name].active]
     if not active:
         yield Problem(
             f"no port of the RDMA devices {', '.join(named or here) or '(there are none)'} is active",
@@ -217,22 +220,16 @@ def _rdma(
         )
 
 
-def _active(device: Path) -> bool:
-    return any("ACTIVE" in state.read_text() for state in device.glob("ports/*/state"))
-
-
-def _pinning(options: MooncakeTransferEngineOptions, machine: Machine) -> Iterator[Problem]:
+def pinning_problems(options: MooncakeTransferEngineOptions, machine: Machine) -> Iterator[Problem]:
     """Whether the pool may be pinned."""
     size = options.memory_pool_size
     if options.memory_pool_device != "cpu" or size is None:
         return
-    limit = machine.memlock()
-    if limit < size and not _may_lock(machine.root):
-        yield Problem(
-            f"only {limit:,} bytes may be pinned, the pool has {size:,}",
-            "ulimit -l unlimited, or for a container --cap-add=IPC_LOCK or --ulimit memlock=-1",
-        )
-    free = _free_memory(machine.root)
+    sight = Sight(machine.root, machine.environ)
+    limit = limits.pinning(sight, size, machine.memlock())
+    if limit.status == "fault":
+        yield Problem(limit.seen, limit.remedy)
+    free = _free_memory(sight)
     if free is not None and free < size:
         yield Problem(
             f"memory_pool_size is {size:,} bytes, but only {free:,} bytes are free to be pinned",
@@ -241,18 +238,6 @@ def _pinning(options: MooncakeTransferEngineOptions, machine: Machine) -> Iterat
         )
 
 
-def _may_lock(root: Path) -> bool:
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)", _text(root / "proc/self/status"), re.MULTILINE)
-    return found is not None and bool(int(found[1], 16) >> _CAP_IPC_LOCK & 1)
-
-
-def _free_memory(root: Path) -> int | None:
-    found = re.search(r"^MemAvailable:\s*(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+def _free_memory(sight: Sight) -> int | None:
+    found = re.search(r"^MemAvailable:\s*(\d+) kB", sight.text("proc/meminfo"), re.MULTILINE)
     return None if found is None else int(found[1]) * 1024
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:  # a sandbox without /proc
-        return ""

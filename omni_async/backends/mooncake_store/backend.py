@@ -7,13 +7,14 @@ Never: opens anything before the package was found.
 from __future__ import annotations
 
 from ..._aio.executor import OwnedExecutor
-from ...abc import MemorySource, Options, Store, StoreBackend
+from ...abc import Finding, MemorySource, Options, Sight, Store, StoreBackend
 from ...model import Role
 from ...pool.memory import AnonymousMemory
 from ...rendezvous.zmq_hosts import local_places
 from .checks import check_here
 from .codes import NAME
 from .config import MooncakeStoreOptions
+from .examination import findings
 from .opening import client_within, settings_of
 from .store import MooncakeStore
 
@@ -29,13 +30,18 @@ class MooncakeStoreBackend(StoreBackend):
         mine = _mine(options)
         executor = OwnedExecutor("mooncake-store-opening", 1)
         try:
-            if mine.host == "auto":
-                place = (await local_places("auto", 0, executor))[0]
-                mine = mine.model_copy(update={"host": place.host})
+            mine = await _placed(mine, executor)
             await executor.run(check_here, mine)
         finally:
             executor.close()
         return mine
+
+    async def examine(self, options: Options, role: Role, sight: Sight) -> list[Finding]:
+        executor = OwnedExecutor("mooncake-store-examination", 1)
+        try:
+            return list(findings(await _placed(_mine(options), executor), sight))
+        finally:
+            executor.close()
 
     async def store(self, options: Options, role: Role) -> Store:
         mine = _mine(options)
@@ -49,6 +55,14 @@ class MooncakeStoreBackend(StoreBackend):
 
     def memory(self, options: Options, role: Role) -> MemorySource:
         return AnonymousMemory()
+
+
+async def _placed(options: MooncakeStoreOptions, executor: OwnedExecutor) -> MooncakeStoreOptions:
+    """The options with an address that others can be told."""
+    if options.host != "auto":
+        return options
+    place = (await local_places("auto", 0, executor))[0]
+    return options.model_copy(update={"host": place.host})
 
 
 def _mine(options: Options) -> MooncakeStoreOptions:

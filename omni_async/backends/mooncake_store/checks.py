@@ -27,18 +27,28 @@ def check_here(options: MooncakeStoreOptions, machine: Machine | None = None) ->
         BackendUnavailable: something is missing here.
         ConfigError: nothing is missing, but settings contradict the machine.
     """
-    _host(options.host)
-    _memory(options.segment + options.localbuf)
-    engine = MooncakeTransferEngineOptions(protocol=options.proto, device_name=options.rdma)
+    check_host(options.host)
+    check_memory(options.segment + options.localbuf)
     check(
-        engine.model_copy(update={"host": bare_host(options.host)}),
+        engine_options(options),
         machine or Machine(load=load_store),
         backend=NAME,
         names=_NAMES,
     )
 
 
-def _host(host: str) -> None:
+def engine_options(options: MooncakeStoreOptions) -> MooncakeTransferEngineOptions:
+    """What the engine inside is told."""
+    engine = MooncakeTransferEngineOptions(protocol=options.proto, device_name=options.rdma)
+    return engine.model_copy(update={"host": bare_host(options.host)})
+
+
+def check_host(host: str) -> None:
+    """Whether others can be told that name.
+
+    Raises:
+        ConfigError: nobody knows it.
+    """
     try:
         socket.getaddrinfo(bare_host(host), None)
     except OSError as error:
@@ -48,8 +58,12 @@ def _host(host: str) -> None:
         ) from error
 
 
-def _memory(wanted: int) -> None:
-    """The vendor's client aborts, or says nothing, where it gets no memory."""
+def check_memory(wanted: int) -> None:
+    """The vendor's client aborts, or says nothing, where it gets no memory.
+
+    Raises:
+        ConfigError: this host has less.
+    """
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if wanted > there:
         raise ConfigError(

@@ -52,20 +52,27 @@ async def client_within(settings: Settings, timeout: float, executor: OwnedExecu
     Cancellation: safe; a look at a server that was begun ends by itself.
     """
     limit = asyncio.get_running_loop().time() + timeout
-    for option, trouble, start in (
-        ("master", master_trouble, _START),
-        ("metadata_server", metadata_trouble, _START_METADATA),
-    ):
+    for option, trouble in (("master", master_trouble), ("metadata_server", metadata_trouble)):
         address = settings.master if option == "master" else settings.metadata
-        await _answering(option, address, trouble, start, limit, timeout, executor)
+        await _answering(option, address, trouble, limit, timeout, executor)
     return await _set_up(settings, limit, timeout, executor)
+
+
+def how_to_start(option: str, address: str) -> str:
+    """What to do where a server does not answer.
+
+    Args:
+        option: ``master`` or ``metadata_server``.
+    """
+    port = (address.partition("://")[2] or address).partition("/")[0].rpartition(":")[2]
+    start = _START if option == "master" else _START_METADATA
+    return f"start it: {start.format(port=port)}; or correct `{option}`"
 
 
 async def _answering(
     option: str,
     address: str,
     trouble: Callable[[str, float], str | None],
-    start: str,
     limit: float,
     timeout: float,
     executor: OwnedExecutor,
@@ -79,12 +86,10 @@ async def _answering(
             return
         left = limit - loop.time()
         if left <= 0:
-            port = address.partition("://")[2] or address
-            port = port.partition("/")[0].rpartition(":")[2]
             raise BackendUnavailable(
                 f"{why}: waited {timeout:g} s for it (option `{option}`, setup_timeout)",
                 backend=NAME,
-                remedy=f"start it: {start.format(port=port)}; or correct `{option}`",
+                remedy=how_to_start(option, address),
             )
         await asyncio.sleep(min(pause, left))
         pause = min(2 * pause, _LONGEST)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 
 from ..._aio.executor import OwnedExecutor
-from ...abc import Engine, MemorySource, Options
+from ...abc import Engine, Finding, MemorySource, Options, Sight
 from ...model import Capabilities, Role, Verb
 from ...pool.device import DeviceMemory
 from ...pool.memory import AnonymousMemory
@@ -18,6 +18,7 @@ from ._native import NAME, Agent
 from .checks import check, device_of, pins
 from .config import NixlOptions
 from .engine import NixlEngine
+from .examination import findings
 
 DEVICE_POOL = 2 << 30
 """Bytes of a pool on a device, unless said otherwise: a GPU's memory has better uses."""
@@ -68,6 +69,12 @@ class NixlBackend(AddressedBackend):
         # Whoever only wanted to know whether it runs here asks for no engine.
         weakref.finalize(prepared, self._made.pop, agent.name, None).atexit = False
         return prepared
+
+    async def examine(self, options: Options, role: Role, sight: Sight) -> list[Finding]:
+        told = list(findings(_mine(options), sight))
+        if any(one.status == "fault" for one in told):
+            return told
+        return [*told, *await super().examine(options, role, sight)]
 
     def engine(self, options: Options, role: Role) -> Engine:
         mine = _mine(options)

@@ -74,7 +74,7 @@ def check(options: NixlOptions, machine: Machine | None = None) -> None:
     """
     machine = machine or Machine()
     device = device_of(options)
-    found = list(_problems(device, machine))
+    found = list(problems(device, machine))
     if found:
         raise BackendUnavailable(
             f"{NAME}: {'; '.join(what for what, _ in found)}",
@@ -83,7 +83,14 @@ def check(options: NixlOptions, machine: Machine | None = None) -> None:
         )
 
 
-def _problems(device: str, machine: Machine) -> Iterator[tuple[str, str]]:
+def versions(machine: Machine) -> str:
+    """The vendor's packages with their versions; empty where there are none."""
+    packages = (*(one.replace("_", "-") for one in VARIANTS), "nixl")
+    return ", ".join(f"{one} {found}" for one in packages if (found := machine.version(one)))
+
+
+def problems(device: str, machine: Machine) -> Iterator[tuple[str, str]]:
+    """What is wrong, and what to do about it."""
     try:
         module = machine.load()
     except ImportError as error:
@@ -94,12 +101,8 @@ def _problems(device: str, machine: Machine) -> Iterator[tuple[str, str]]:
             yield f"the library {library[1]} is missing", f"install what brings {library[1]}"
     else:
         if not hasattr(module.nixlAgentConfig, "pthrDelay"):
-            packages = (*(one.replace("_", "-") for one in VARIANTS), "nixl")
-            told = ", ".join(
-                f"{one} {found}" for one in packages if (found := machine.version(one))
-            )
             wanted = ".".join(map(str, OLDEST))
-            yield f"{told or 'nixl'} is too old, {wanted} is needed", INSTALL
+            yield f"{versions(machine) or 'nixl'} is too old, {wanted} is needed", INSTALL
     if device != "cpu":
         trouble = machine.device_trouble(device)
         if trouble is not None:

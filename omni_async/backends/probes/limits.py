@@ -33,6 +33,13 @@ def memlock() -> int:
     return limit if limit != resource.RLIM_INFINITY else 1 << 63
 
 
+def usual_pool(sight: Sight) -> int:
+    """Bytes that a pool of the host has at most where nothing is said."""
+    found = re.search(r"^MemTotal:\s*(\d+) kB", sight.text("proc/meminfo"), re.MULTILINE)
+    most = 4 << 30
+    return most if found is None else min(most, int(found[1]) * 1024 // 4)
+
+
 def pinning(sight: Sight, size: int, limit: int | None = None) -> Finding:
     """Whether a pool of the host may be pinned, as RDMA cards need it."""
     limit = memlock() if limit is None else limit
@@ -104,8 +111,8 @@ def reaching(sight: Sight) -> Finding:
         way = "it can be lifted by a reboot only: set kernel.yama.ptrace_scope=0 before"
     return warning(
         subject,
-        f"kernel.yama.ptrace_scope is {scope}: copies between processes (UCX's cma) are refused, and large payloads "
-        "within one host take a slower way",
+        f"kernel.yama.ptrace_scope is {scope}: copies between processes (UCX's cma) may be refused, and large "
+        "payloads within one host take a slower way then",
         way,
         of_host=True,
     )

@@ -6,13 +6,14 @@ Never: makes a name in a file system, unless ``socket_dir`` asks for one.
 
 from __future__ import annotations
 
-from ...abc import Channels, DirectBackend, Engine, MemorySource, Options
+from ...abc import Channels, DirectBackend, Engine, Finding, MemorySource, Options, Sight
 from ...errors import BackendUnavailable
 from ...model import Capabilities, Role, Verb
 from ...pool.memory import MemfdMemory
 from ...rendezvous.unix_channel import UnixChannels
 from .config import SharedMemoryOptions
 from .engine import MapEngine
+from .examination import findings
 
 
 class SharedMemoryBackend(DirectBackend):
@@ -24,6 +25,10 @@ class SharedMemoryBackend(DirectBackend):
 
     def capabilities(self, options: Options) -> Capabilities:
         return Capabilities(backend=self.name, verb=Verb.MAP)
+
+    async def examine(self, options: Options, role: Role, sight: Sight) -> list[Finding]:
+        assert isinstance(options, SharedMemoryOptions)
+        return list(findings(options.socket_dir))
 
     def engine(self, options: Options, role: Role) -> Engine:
         import os

@@ -6,7 +6,7 @@ Never: imports the vendor in this process.
 
 from __future__ import annotations
 
-from ...abc import MemorySource, Options, StoreBackend
+from ...abc import Finding, MemorySource, Options, Sight, StoreBackend
 from ...abc.store import Store
 from ...model import Role
 from ...pool.memory import MemfdMemory
@@ -26,6 +26,13 @@ class YuanrongBackend(StoreBackend):
         store = YuanrongStore(_mine(options))
         await store.open()
         return store
+
+    async def examine(self, options: Options, role: Role, sight: Sight) -> list[Finding]:
+        from .examination import (
+            findings,
+        )  # it loads the vendor, which this process must not do otherwise
+
+        return list(findings(_mine(options)))
 
     def memory(self, options: Options, role: Role) -> MemorySource:
         return MemfdMemory()

@@ -284,9 +284,16 @@ class YuanrongStore(Store):
             f"no datasystem worker answers at host {options.host!r}, port {options.port}, within "
             f"{options.setup_timeout:g} s ({failed.text})",
             backend=NAME,
-            remedy=f"dscli start -w --worker_address {self.address} --metastore_address "
-            f"{options.host}:2379 --start_metastore_service true",
+            remedy=how_to_start(options),
         )
+
+
+def how_to_start(options: YuanrongOptions) -> str:
+    """What to do where no worker answers."""
+    return (
+        f"dscli start -w --worker_address {options.host}:{options.port} --metastore_address "
+        f"{options.host}:2379 --start_metastore_service true"
+    )
 
 
 def _until(timeout: float) -> float:
