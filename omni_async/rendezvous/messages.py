@@ -27,6 +27,7 @@ Chunk      writer          the next item of a stream: inline, or filed under a k
 Segment    writer          a boundary inside a stream that goes on
 End        writer          the stream is over: finished, or aborted with a reason
 Credit     reader          so many chunks of this stream may be sent, all in all
+Aside      both            words of a room above that shares this line (KV caches), opaque here
 Ping       both            a sign of life
 Heard      both            (between hosts) how much of what you said has been taken here
 Bye        both            orderly end; ``held`` are operations whose memory is still read
@@ -223,6 +224,12 @@ class Heard(Message, tag=19):
     messages: int
 
 
+class Aside(Message, tag=20):
+    topic: str
+    """Which room above; words of a topic that nobody here listens to are dropped."""
+    body: bytes
+
+
 AnyMessage = (
     Hello
     | Regions
@@ -243,6 +250,7 @@ AnyMessage = (
     | Segment
     | End
     | Heard
+    | Aside
 )
 
 _encoder = msgspec.msgpack.Encoder()

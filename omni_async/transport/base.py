@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     import torch
 
     from ..pool.buffer import ManagedBuffer
+    from .guests import Guests
     from .streams import ChunkReader, ChunkWriter
 
 _log = get_logger("omni_async.transport")
@@ -315,6 +316,19 @@ class Transport(abc.ABC):
 
         Cancellation: safe.
         """
+
+    @property
+    def guests(self) -> Guests:
+        """The door for rooms above that bring memory and words of their own, such as :mod:`omni_async.kv`.
+
+        Raises:
+            UsageError: this backend moves no bytes between the memory of two processes.
+        """
+        raise UsageError(
+            f"{self.capabilities.backend} is a store, whose two ends do not know of each other; KV caches "
+            "need a connector that moves bytes from process to process, such as "
+            "MooncakeTransferEngineConnector, NixlConnector or SharedMemoryConnector"
+        )
 
     @abc.abstractmethod
     def update_sender_info(self, host: str, port: int, rank: int | None = None) -> None:

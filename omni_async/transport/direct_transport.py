@@ -32,6 +32,7 @@ from .foreign.edges import (
     receiving_of,
     speaks_vllm_omni,
 )
+from .guests import Guests, close_for_guests
 from .limits import DEFAULT, Timeout, put_limit
 from .pooled import buffer_of
 from .receiving import Receiving
@@ -182,6 +183,17 @@ class DirectTransport(Transport):
 
     # --- the rest ---------------------------------------------------------------------------------
 
+    @property
+    def guests(self) -> Guests:
+        self._check()
+        if self._sending is not None and not speaks_vllm_omni(self._wiring.options):
+            return Guests(self._wiring, self._sending.receivers, None)
+        if isinstance(self._receiving, Receiving):
+            return Guests(self._wiring, self._receiving, self._receiving)
+        raise UsageError(
+            f"{self._wiring.backend}: the wire of vLLM-Omni ('peer: vllm-omni') carries payloads only"
+        )
+
     def update_sender_info(self, host: str, port: int, rank: int | None = None) -> None:
         self._check("receiver")
         if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or rank < 0):
@@ -278,6 +290,7 @@ class DirectTransport(Transport):
 
     def _end_lines(self) -> None:
         reason = f"transport {self.endpoint} was closed"
+        close_for_guests(self._wiring, reason)
         if self._sending is not None:
             dropped = self._sending.close(reason)
             if dropped:

@@ -17,8 +17,10 @@ from ..model import Move, Verb
 from ..observe.log import get_logger
 from ..pool import Lease
 from ..rendezvous.completions import CompletionRegistry
-from ..rendezvous.messages import Bye, Message, Regions
+from ..rendezvous.messages import Aside, Bye, Message, Regions
 from ..rendezvous.receiver import Phase, Receiver
+from .guests import OpenLine, end_for_guests, hand_over, open_for_guests
+from .moving import PeerMoves, reader_of
 from .peers import EndWatch, learn_regions
 from .room import Room
 from .wiring import Wiring
@@ -98,6 +100,9 @@ class Link:
         self._landed: asyncio.Event | None = None
         self.asking = 0
         """Gets that wait for an attempt to connect before they begin."""
+        self.kept = 0
+        """Guests who want this line whatever becomes of it."""
+        self.guest_line: OpenLine | None = None
         self.on_idle: Callable[[Link], None] | None = None
         """Hears that there is no line, and nobody who needs one."""
         self.dialer = wiring.channels.dial(address, wiring.hello, self)
@@ -151,6 +156,9 @@ class Link:
             if word.added:
                 channel.send(word, fds)
         self.core.connected()
+        reads = PeerMoves(wiring, reader_of(wiring), self.incarnation, self.known, self.rest)
+        self.guest_line = OpenLine(channel, lambda moves, ended: reads.add(moves, None, ended))
+        open_for_guests(wiring, self.guest_line)
         self.pump()
 
     def announce(self, word: Regions, fds: list[int]) -> None:
@@ -164,6 +172,10 @@ class Link:
         self._silent_since = None
         if type(message) is Regions:
             learn_regions(self.wiring.engine, channel, message, fds, self.known)
+            return
+        if type(message) is Aside:
+            assert self.guest_line is not None
+            hand_over(self.wiring, self.guest_line, message)
             return
         if type(message) is Bye:
             self._loss = ConnectionError(f"the sender said: {message.reason}")
@@ -187,6 +199,7 @@ class Link:
         proven = channel.end_proves and not isinstance(error, ProtocolError)
         fd = self._part(channel, watch=self._written_to and not proven and not self._revokes)
         self.core.lost()
+        self._end_for_guests(error, proven=proven)
         if proven:
             self.core.writes_ended()
         elif self._revokes:
@@ -238,6 +251,11 @@ class Link:
         self.wiring.engine.part(self.incarnation)
         return fd
 
+    def _end_for_guests(self, error: Exception | None, *, proven: bool) -> None:
+        line, self.guest_line = self.guest_line, None
+        if line is not None:
+            end_for_guests(self.wiring, line, error, proven=proven)
+
     # --- operations -------------------------------------------------------------------------------
 
     def pump(self) -> None:
@@ -272,7 +290,7 @@ class Link:
 
     def rest(self) -> None:
         """Tell its keeper if there is no line, and nobody who needs one."""
-        busy = self._channel or len(self.core) or len(self.core.streams) or self.asking
+        busy = self._channel or len(self.core) or len(self.core.streams) or self.asking or self.kept
         if self.on_idle is not None and not (busy or self._landing or self.reads or self._watch):
             self.on_idle(self)
 
@@ -329,6 +347,20 @@ class Link:
         task.add_done_callback(self.reads.discard)
         return answer
 
+    def confirm(self, op: int) -> asyncio.Future[Any] | None:
+        """Ask whether what was read was the sender's to give all the time.
+
+        ``None`` over a line whose end the sender takes for the end of all reads, and no other: there he
+        frees nothing before it.
+        """
+        if self._channel is not None and self._channel.end_proves:
+            return None
+        answer = self.expect(op)
+        if not self.core.confirm(op):  # lost meanwhile
+            self._completions.resolve(op, None)
+        self.pump()
+        return answer
+
     async def _read(self, op: int, moves: list[Move], lifeline: Lifeline) -> None:
         outcome: object = _LANDED
         try:
@@ -373,6 +405,7 @@ class Link:
             channel.send(Bye(reason, self.core.held))
             channel.flush()
             self._part(channel)
+            self._end_for_guests(None, proven=False)
         if self._written_to and self._revokes:
             self.core.lost()
             self._revoke_cancelled()

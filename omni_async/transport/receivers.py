@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from ..abc import Channel, RemoteRegion
 from ..errors import ProtocolError
 from ..model import Move, Region, Verb
 from ..observe.log import get_logger
-from ..rendezvous.messages import Bye, Message, Regions
+from ..rendezvous.messages import Aside, Bye, Message, Regions
 from ..rendezvous.sender import Sender, Write
+from .guests import OpenLine, end_for_guests, hand_over, open_for_guests
+from .moving import Ended, PeerMoves
 from .peers import EndWatch, learn_regions
 from .wiring import Wiring
-from .writing import PeerWrites
 
 _log = get_logger("omni_async.transport")
 
@@ -44,15 +45,17 @@ class Receivers:
         """Incarnations that the engine knows."""
         self._silent: dict[int, float] = {}
         """Since when receivers are silent."""
-        self._writes: dict[int, PeerWrites] = {}
+        self._writes: dict[int, PeerMoves] = {}
         """Receivers that are being written to."""
+        self._lines: dict[int, OpenLine] = {}
+        """The same, as guests have them."""
         self._all_idle: asyncio.Event | None = None
         self._watches: dict[int, EndWatch] = {}
         self._held_back: dict[int, int] = {}
         """Descriptors of lines that were given up while a write to their receivers was under way."""
         self._closed = False
-        wiring.pool.on_grow = self._grown
-        wiring.pool.on_shrink = self._shrunk
+        wiring.pool.on_grow = self.announce
+        wiring.pool.on_shrink = self.withdraw
 
     # --- channel handler --------------------------------------------------------------------------
 
@@ -67,6 +70,8 @@ class Receivers:
             word, fds = self._wiring.regions()
             if word.added:
                 channel.send(word, fds)
+        line = self._lines[self._last] = OpenLine(channel, partial(self._guest_move, self._last))
+        open_for_guests(self._wiring, line)
 
     def received(self, channel: Channel, message: Message, fds: list[int]) -> None:
         number = self._numbers.get(channel)
@@ -77,6 +82,8 @@ class Receivers:
         if isinstance(message, Regions):
             known = self._remote.setdefault(number, {})
             learn_regions(self._wiring.engine, channel, message, fds, known)
+        elif isinstance(message, Aside):
+            hand_over(self._wiring, self._lines[number], message)
         else:
             self._core.receive(number, message)
             if isinstance(message, Bye) and message.held != []:
@@ -100,11 +107,13 @@ class Receivers:
         if not proven:
             self._give_up(number, channel)
         channel.close()
-        written_to = self._wiring.engine.verb is Verb.WRITE  # then it never reads here
+        # It never reads here; or it believes nothing that it has read before we say so, over this line.
+        verb = self._wiring.engine.verb
+        harmless = verb is Verb.WRITE or (verb is Verb.READ and not channel.end_proves)
         if number in self._met:
             # Now, not with the end of the last write: one that waits for the way need not wait on.
             self._wiring.engine.part(self._met.pop(number))
-        self._core.peer_ended(number, proven=proven or written_to)
+        self._core.peer_ended(number, proven=proven or harmless)
         self._retire(number)
         self._pump()
 
@@ -151,6 +160,7 @@ class Receivers:
             if number in self._writes:
                 self._give_up(number, channel)
             channel.close()
+            end_for_guests(self._wiring, self._lines.pop(number), None, proven=False)
         self.channels.clear()
         self._numbers.clear()
 
@@ -173,37 +183,58 @@ class Receivers:
 
     # --- pool and engine --------------------------------------------------------------------------
 
-    def _grown(self, region: Region) -> None:
+    def announce(self, region: Region) -> None:
+        """There is a new region here."""
         if self._wiring.engine.verb is not Verb.WRITE:
             word, fds = self._wiring.regions([region.id])
             for channel in self.channels.values():
                 channel.send(word, fds)
 
-    def _shrunk(self, region: Region) -> None:
+    def withdraw(self, region: Region) -> None:
+        """A region is no more."""
         if self._wiring.engine.verb is not Verb.WRITE:
             for channel in self.channels.values():
                 channel.send(Regions([], [region.id]))
 
     def begin(self, write: Write) -> None:
         """Let the engine write; the core is told of the end."""
-        number = write.ref[0]
-        queue = self._writes.get(number)
+        queue = self._queue(write.ref[0])
         if queue is None:
-            channel = self.channels.get(number)
-            if channel is None:
-                self._written(write, "the receiver has gone")
-                return
-            known = self._remote.setdefault(number, {})
-            queue = PeerWrites(
-                self._wiring, channel.peer.incarnation, known, partial(self._idle, number)
-            )
-            self._writes[number] = queue
+            self._written(write, "the receiver has gone")
+            return
         regions = self._wiring.pool.regions
         moves = [
             Move(regions[s.region].address + s.offset, t.region, t.offset, s.nbytes)
             for s, t in zip(write.payload.places, write.places, strict=True)
         ]
         queue.add(moves, write.payload.filling, partial(self._written, write))
+
+    def _queue(self, number: int) -> PeerMoves | None:
+        """What is to be written to a receiver; ``None`` where it has gone."""
+        queue = self._writes.get(number)
+        if queue is None:
+            channel = self.channels.get(number)
+            if channel is None:
+                return None
+            known = self._remote.setdefault(number, {})
+            queue = self._writes[number] = PeerMoves(
+                self._wiring,
+                self._wiring.engine.write,
+                channel.peer.incarnation,
+                known,
+                partial(self._idle, number),
+            )
+        return queue
+
+    def _guest_move(self, number: int, moves: Sequence[Move], ended: Ended) -> None:
+        queue = self._queue(number)
+        if queue is None:
+            self._wiring.loop.call_soon(ended, "the receiver has gone")
+        else:
+            queue.add(moves, None, ended)
+
+    def guest_lines(self) -> Iterator[OpenLine]:
+        return iter(self._lines.values())
 
     def _written(self, write: Write, problem: str | None = None) -> None:
         self._core.written(write.ref, problem)

@@ -7,7 +7,7 @@ Never: touches a sender's memory after it told the sender that it would not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from ..errors import (
@@ -17,12 +17,13 @@ from ..errors import (
     OmniAsyncError,
     TransferCancelled,
 )
-from ..model import Region, TransferKey, Verb
+from ..model import Endpoint, Region, TransferKey, Verb
 from ..observe.streams import Flowing
 from ..rendezvous.completions import CompletionRegistry
 from ..rendezvous.messages import Regions
 from ..rendezvous.stream_readers import Inlet
 from .delivery import Delivery
+from .guests import OpenLine
 from .limits import ASK_SECONDS, DEFAULT, Timeout, move_limit
 from .link import Link
 from .senders import Senders
@@ -59,9 +60,8 @@ class Receiving:
         """Where gets without metadata go."""
         self._senders = Senders(wiring)
         self._completions = CompletionRegistry(wiring.loop)
-        if wiring.engine.verb is Verb.WRITE:
-            wiring.pool.on_grow = self._grown
-            wiring.pool.on_shrink = self._shrunk
+        wiring.pool.on_grow = self.announce
+        wiring.pool.on_shrink = self.withdraw
         self._waits = Waits(wiring.loop)
         self.streams: set[OpenStream] = set()
         self._ending: list[asyncio.Future[Any]] = []
@@ -170,13 +170,16 @@ class Receiving:
             )
 
     def _link(self, where: TransferKey, metadata: Mapping[str, Any] | None) -> Link:
-        address = self._senders.address_of(where, metadata)
+        link = self._link_to(self._senders.address_of(where, metadata))
+        if not metadata:
+            self._by_stage[where.from_stage] = link
+        return link
+
+    def _link_to(self, address: str) -> Link:
         link = self._links.get(address)
         if link is None:
             link = self._links[address] = Link(self._wiring, address, self._completions)
             link.on_idle = self._idle
-        if not metadata:
-            self._by_stage[where.from_stage] = link
         return link
 
     def _idle(self, link: Link) -> None:
@@ -185,13 +188,43 @@ class Receiving:
             del self._links[link.address]
             link.close(self._reason)
 
-    def _grown(self, region: Region) -> None:
-        for link in self._links.values():
-            link.announce(*self._wiring.regions([region.id]))
+    def announce(self, region: Region) -> None:
+        """There is a new region here, where senders write."""
+        if self._peers_write:
+            for link in self._links.values():
+                link.announce(*self._wiring.regions([region.id]))
 
-    def _shrunk(self, region: Region) -> None:
-        for link in self._links.values():
-            link.announce(Regions([], [region.id]), [])
+    def withdraw(self, region: Region) -> None:
+        """A region is no more."""
+        if self._peers_write:
+            for link in self._links.values():
+                link.announce(Regions([], [region.id]), [])
+
+    # --- guests -----------------------------------------------------------------------------------
+
+    def guest_lines(self) -> Iterator[OpenLine]:
+        lines = (link.guest_line for link in self._links.values())
+        return (line for line in lines if line is not None)
+
+    def keep_line(self, endpoint: Endpoint | None, metadata: Mapping[str, Any] | None) -> str:
+        """Dial a sender, and go on until :meth:`leave_line`; see :class:`.guests.Guests`."""
+        if self._closed:
+            raise ClosedError(f"transport {self._wiring.endpoint} is closed")
+        address = None
+        if endpoint is not None and not metadata:
+            address = self._wiring.channels.address_of(endpoint)
+        if address is None:
+            stage = "" if endpoint is None else endpoint.stage
+            where = TransferKey(stage, self._wiring.endpoint.stage, "")
+            address = self._senders.address_of(where, metadata)
+        self._link_to(address).kept += 1
+        return address
+
+    def leave_line(self, address: str) -> None:
+        link = self._links.get(address)
+        if link is not None:
+            link.kept -= 1
+            link.rest()
 
     def cleanup(self, owner: str) -> int:
         """Wake the waiting gets and end the streams of a key of that name."""

@@ -53,8 +53,8 @@ class Sending:
         lends = wiring.engine.verb is not Verb.READ
         self.core = Sender(wiring.options.ttl, lends_memory=lends)
         self.address = ""
-        self._receivers = Receivers(wiring, self.core, self.pump)
-        self._foreign = ForeignReceivers(wiring, self.core, self._receivers.channels, self.pump)
+        self.receivers = Receivers(wiring, self.core, self.pump)
+        self._foreign = ForeignReceivers(wiring, self.core, self.receivers.channels, self.pump)
         self._abroad = speaks_vllm_omni(wiring.options)
         self._encode = encoder_of(wiring.options)
         self._expiry: asyncio.TimerHandle | None = None
@@ -70,9 +70,7 @@ class Sending:
     async def open(self) -> None:
         """Bind the sender's address."""
         wiring = self._wiring
-        self._listener = await wiring.channels.listen(
-            wiring.endpoint, wiring.hello, self._receivers
-        )
+        self._listener = await wiring.channels.listen(wiring.endpoint, wiring.hello, self.receivers)
         self.address = self._listener.address
         if serves_strangers(wiring.engine):
             self._listener.on_stranger = self._foreign.heard
@@ -102,7 +100,7 @@ class Sending:
         except TransferError as error:
             text = f"put of {where.key!r} on {where.edge}: {error}"
             if isinstance(error, PoolExhausted):
-                text += f"; waited {wiring.loop.time() - now:.1f} s{self._receivers.holders()}"
+                text += f"; waited {wiring.loop.time() - now:.1f} s{self.receivers.holders()}"
             raise _located(error, text, wiring.where(where)) from error.__cause__
         try:
             if core.directory.get(where) is not None:
@@ -169,7 +167,7 @@ class Sending:
                 return
             if await self._settled(until):
                 continue
-            self._receivers.poll()  # a loop that was late finds the word and the end of time at once
+            self.receivers.poll()  # a loop that was late finds the word and the end of time at once
             if self.core.directory.get(where) is not entry:
                 continue
             if entry.touched:
@@ -178,7 +176,7 @@ class Sending:
                 raise self._kept(where, entry)
 
     def _kept(self, where: TransferKey, entry: Entry) -> TransferTimeout:
-        channel = self._receivers.channels.get(entry.ahead[0]) if entry.ahead else None
+        channel = self.receivers.channels.get(entry.ahead[0]) if entry.ahead else None
         peer = channel.name if channel is not None else "a receiver that has gone"
         return TransferTimeout(
             f"put of {where.key!r} on {where.edge}: {peer} was offered what was put under this key "
@@ -229,7 +227,7 @@ class Sending:
         if outlet.ref is None:
             return False
         peer = outlet.ref[0]
-        channel = self._receivers.channels.get(peer)
+        channel = self.receivers.channels.get(peer)
         if channel is None or channel.queued <= CROWDED:
             return False
         waiting = self._crowded.get(peer)
@@ -243,7 +241,7 @@ class Sending:
         waiting = self._crowded[peer]
         for _ in range(min(RELIEVED, len(waiting))):
             self.core.streams.stirred.append(waiting.popitem(last=False)[0])
-        channel = self._receivers.channels.get(peer)
+        channel = self.receivers.channels.get(peer)
         if waiting and channel is not None:
             channel.when_written(partial(self._relieved, peer))
         else:
@@ -265,13 +263,13 @@ class Sending:
             streams.obsolete.clear()
         if core.outbox:
             for peer, message in core.outbox:
-                channel = self._receivers.channels.get(peer)
+                channel = self.receivers.channels.get(peer)
                 if channel is not None:
                     channel.send(message)
             core.outbox.clear()
         if core.writes:
             for write in core.writes:
-                self._receivers.begin(write)
+                self.receivers.begin(write)
             core.writes.clear()
         if streams.stirred:
             stirred, streams.stirred = streams.stirred, []
@@ -355,14 +353,14 @@ class Sending:
         self._idle.close()
         self._reason = reason
         self._foreign.close()
-        self._receivers.poll()
+        self.receivers.poll()
         count = self.core.streams.close(reason)
         self.pump()  # what was filed for them is no payload that nobody fetched
         count += self.core.close(peers_read=self._peers_read)
         self.pump()
         self._listener.close()
         if not self._peers_read:
-            self._receivers.close(reason)
+            self.receivers.close(reason)
         return count
 
     @property
@@ -377,14 +375,14 @@ class Sending:
                 if not await self._settled(deadline):
                     break
         finally:
-            self._receivers.close(self._reason)
+            self.receivers.close(self._reason)
         await self._foreign.settle(timeout)
-        await self._receivers.settle(timeout)
+        await self.receivers.settle(timeout)
 
     def abandon(self) -> None:
         """Wait for nothing."""
-        self._receivers.close(self._reason)
-        self._receivers.abandon()
+        self.receivers.close(self._reason)
+        self.receivers.abandon()
         self._foreign.abandon()
 
 

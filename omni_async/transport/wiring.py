@@ -7,16 +7,19 @@ Never: decides anything.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from .._aio.executor import OwnedExecutor
 from ..abc import Channels, Engine, Options
-from ..model import Endpoint, Role, TransferKey
+from ..model import Endpoint, Region, Role, TransferKey
 from ..observe.counters import Counters
 from ..observe.streams import StreamMeters
 from ..pool import DropQueue, Pool
 from ..rendezvous.messages import Hello, Regions, RegionWord
+
+if TYPE_CHECKING:
+    from .guests import Guest
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,10 @@ class Wiring:
     executor: OwnedExecutor
     counters: Counters
     meters: StreamMeters
+    guests: dict[str, Guest] = field(default_factory=dict)
+    """Rooms above that share the lines, by their topics."""
+    brought: dict[int, Region] = field(default_factory=dict)
+    """Regions of memory that belongs to guests."""
 
     @property
     def on_device(self) -> bool:
@@ -46,8 +53,7 @@ class Wiring:
 
     def regions(self, ids: list[int] | None = None) -> tuple[Regions, list[int]]:
         """The word that tells a peer of this side's regions, and the descriptors to send with it."""
-        regions = [
-            region for number, region in self.pool.regions.items() if ids is None or number in ids
-        ]
+        known = {**self.pool.regions, **self.brought}
+        regions = [region for number, region in known.items() if ids is None or number in ids]
         words = [RegionWord(r.id, r.address, r.nbytes, r.descriptor, r.fd >= 0) for r in regions]
         return Regions(words), [r.fd for r in regions if r.fd >= 0]

@@ -12,8 +12,8 @@ import itertools
 from ...abc import RemoteRegion
 from ...model import Move, Region
 from ..filling import Filling
+from ..moving import Ended, PeerMoves
 from ..wiring import Wiring
-from ..writing import Ended, PeerWrites
 
 IDLE_SECONDS = 60.0
 """How long an engine is remembered whose receiver asks for nothing."""
@@ -33,7 +33,7 @@ class ForeignEngine:
         self._numbers = itertools.count(1)
         self.used = wiring.loop.time()
         wiring.engine.meet(session, session.encode())
-        self._writes = PeerWrites(wiring, session, self._regions, self._idle)
+        self._writes = PeerMoves(wiring, wiring.engine.write, session, self._regions, self._idle)
 
     @property
     def busy(self) -> bool:

@@ -14,8 +14,8 @@ from omni_async.errors import EngineFault
 from omni_async.model import Move, Region
 from omni_async.pool import PAGE, AnonymousMemory, Lease, Pool
 from omni_async.transport.filling import Filling
+from omni_async.transport.moving import ABREAST, PIECE, SMALL, TOGETHER, PeerMoves
 from omni_async.transport.wiring import Wiring
-from omni_async.transport.writing import ABREAST, PIECE, SMALL, TOGETHER, PeerWrites
 
 GIB = 1 << 30
 
@@ -50,7 +50,7 @@ class Desk:
         loop = asyncio.get_running_loop()
         wiring = cast("Wiring", SimpleNamespace(loop=loop, engine=self.engine))
         self.regions = {1: RemoteRegion(1, 4 * GIB, 0, None)}
-        self.queue = PeerWrites(wiring, "peer", self.regions, self._idle)
+        self.queue = PeerMoves(wiring, wiring.engine.write, "peer", self.regions, self._idle)
 
     def _idle(self) -> None:
         self.idle += 1

@@ -1,4 +1,4 @@
-"""The engine's writes to one receiver: small ones first and together, large ones piece by piece.
+"""The engine's moves to or from one peer: small ones first and together, large ones piece by piece.
 
 In: moves of an operation, and how much of their source is there already. Out: calls of the engine, word of each end.
 Never: lets a large payload hold up a small one; tells an end while a piece of the operation is under way.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
+from .._aio.copying import copy_large
+from .._aio.executor import OwnedExecutor
 from ..abc import RemoteRegion
 from ..errors import OmniAsyncError
-from ..model import Move
+from ..model import Move, Verb
 from .filling import Filling
 from .wiring import Wiring
 
@@ -29,6 +32,9 @@ only make small operations wait longer for their share of the wire."""
 Ended = Callable[[str | None], None]
 """Told at the end of an operation: what went wrong, or ``None``."""
 
+Mover = Callable[[str, Sequence[Move], dict[int, RemoteRegion]], Awaitable[None]]
+"""What carries bytes: :meth:`Engine.write`, :meth:`Engine.read`, or a copy from mapped memory."""
+
 
 class _Job:
     """One operation."""
@@ -39,14 +45,15 @@ class _Job:
         self.moves = moves
         self.filling = filling
         self.ended = ended
-        self.pieces: deque[Move] = deque()
+        self.pieces: deque[list[Move]] = deque()
         self.under_way = 0
         self.error: str | None = None
 
     @property
     def ready(self) -> bool:
         """Whether the source of the next piece is there."""
-        return self.filling is None or self.filling.covers(self.pieces[0])
+        filling = self.filling
+        return filling is None or all(filling.covers(move) for move in self.pieces[0])
 
     @property
     def failed(self) -> bool:
@@ -58,10 +65,11 @@ class _Job:
 _Then = Callable[[list[_Job]], None]
 
 
-class PeerWrites:
-    """What is to be written to one receiver.
+class PeerMoves:
+    """What is to be written to one receiver, or read from one sender.
 
     Args:
+        move: what carries the bytes.
         peer: its incarnation, as the engine knows it.
         regions: those that it has announced; they come and go.
         idle: called when nothing is under way any more.
@@ -70,11 +78,13 @@ class PeerWrites:
     def __init__(
         self,
         wiring: Wiring,
+        move: Mover,
         peer: str,
         regions: dict[int, RemoteRegion],
         idle: Callable[[], None],
     ) -> None:
         self._wiring = wiring
+        self._move = move
         self._peer = peer
         self._regions = regions
         self._idle = idle
@@ -92,13 +102,13 @@ class PeerWrites:
         return self._jobs > 0
 
     def add(self, moves: Sequence[Move], filling: Filling | None, ended: Ended) -> None:
-        """Write in turn; ``ended`` is called when no byte of it can be under way any more."""
+        """Move in turn; ``ended`` is called when no byte of it can be under way any more."""
         job = _Job(moves, filling, ended)
         self._jobs += 1
         if sum(move.nbytes for move in moves) <= SMALL and (filling is None or filling.full):
             self._small.append(job)
         else:
-            job.pieces.extend(_pieces(moves))
+            job.pieces.extend(_pieces(moves) if filling is not None else _batches(moves))
             self._large.append(job)
             if filling is not None:
                 filling.watch(self.go_on)
@@ -119,7 +129,7 @@ class PeerWrites:
             elif job.ready and self._abreast < ABREAST:
                 self._abreast += 1
                 passed = 0
-                self._start([job], [[job.pieces.popleft()]], self._piece_ended)
+                self._start([job], [job.pieces.popleft()], self._piece_ended)
                 if job.pieces:
                     self._large.append(job)
             else:
@@ -131,11 +141,11 @@ class PeerWrites:
     def _start(self, jobs: list[_Job], moves: list[Sequence[Move]], ended: _Then) -> None:
         for job in jobs:
             job.under_way += 1
-        task = self._wiring.loop.create_task(self._write(jobs, moves, ended))
+        task = self._wiring.loop.create_task(self._run(jobs, moves, ended))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _write(self, jobs: list[_Job], moves: list[Sequence[Move]], ended: _Then) -> None:
+    async def _run(self, jobs: list[_Job], moves: list[Sequence[Move]], ended: _Then) -> None:
         fit: list[Move] = []
         fitting = []
         for job, wanted in zip(jobs, moves, strict=True):
@@ -146,7 +156,7 @@ class PeerWrites:
         problem: str | None = None
         try:
             if fit:
-                await self._wiring.engine.write(self._peer, fit, self._regions)
+                await self._move(self._peer, fit, self._regions)
         except OmniAsyncError as error:
             problem = str(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the receiver is told of it
@@ -174,6 +184,23 @@ class PeerWrites:
             job.ended(job.error)
 
 
+def reader_of(wiring: Wiring) -> Mover:
+    """What brings bytes from a sender's memory to here, where the engine has that."""
+    if wiring.engine.verb is Verb.MAP:
+        return partial(_copy_mapped, wiring.executor)
+    return wiring.engine.read
+
+
+async def _copy_mapped(
+    executor: OwnedExecutor, peer: str, moves: Sequence[Move], regions: dict[int, RemoteRegion]
+) -> None:
+    known = dict(regions)  # holds the mappings, should the line end meanwhile
+    await copy_large(
+        executor,
+        [(move.local, known[move.region].address + move.offset, move.nbytes) for move in moves],
+    )
+
+
 def _outside(moves: Sequence[Move], regions: dict[int, RemoteRegion]) -> str | None:
     """Which landing slot is in no region that its receiver has announced, or in none any more."""
     for move in moves:
@@ -186,9 +213,23 @@ def _outside(moves: Sequence[Move], regions: dict[int, RemoteRegion]) -> str | N
     return None
 
 
-def _pieces(moves: Sequence[Move]) -> list[Move]:
+def _pieces(moves: Sequence[Move]) -> list[list[Move]]:
+    """One after another, as their source is filled."""
     return [
-        Move(move.local + at, move.region, move.offset + at, min(PIECE, move.nbytes - at))
+        [Move(move.local + at, move.region, move.offset + at, min(PIECE, move.nbytes - at))]
         for move in moves
         for at in range(0, move.nbytes, PIECE)
     ]
+
+
+def _batches(moves: Sequence[Move]) -> list[list[Move]]:
+    """As many of them together as one piece may have bytes."""
+    batches: list[list[Move]] = []
+    room = 0
+    for [piece] in _pieces(moves):
+        if piece.nbytes > room:
+            batches.append([])
+            room = PIECE
+        batches[-1].append(piece)
+        room -= piece.nbytes
+    return batches
