@@ -9,6 +9,9 @@ Never: reaches a clock, a channel, an engine; reads a byte of a payload.
        │                 │                 │                │
        │                 ├──────────── consume ─────────────┤──> HOLDING ──release──> (gone)
        └──── cancel ─────┴──> (gone)       └── cancel ──> CANCELLED ──Done/Fail──> (gone)
+
+Over a line whose end proves nothing, what was READ is confirmed before it is believed:
+OFFERED ──confirm──> CONFIRMING ──Done──> LANDED, or ──cancel, Fail──> (gone).
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ class Phase(enum.Enum):
     PARKED = "waiting for an offer"
     OFFERED = "offered, being taken"
     PULLED = "waiting for the sender's write"
+    CONFIRMING = "read, asking the sender whether it was his to give all the time"
     LANDED = "written, being taken"
     HOLDING = "delivered, memory still read"
     CANCELLED = "cancelled, the sender's write has not ended"
@@ -184,7 +188,12 @@ class Receiver:
                 operation.sent = False
                 if not operation.park:
                     self._end(operation, None)
-            elif operation.phase in (Phase.OFFERED, Phase.PULLED, Phase.LANDED):
+            elif operation.phase in (
+                Phase.OFFERED,
+                Phase.PULLED,
+                Phase.CONFIRMING,
+                Phase.LANDED,
+            ):
                 self._end(operation, None)
             elif operation.phase is Phase.HOLDING:
                 self._forget(operation)  # what is held keeps the memory itself, not this table
@@ -225,6 +234,20 @@ class Receiver:
         self.urgent = True
         self.outbox.append(Pull(operation.wire, places))
 
+    def confirm(self, op: int) -> bool:
+        """(READ) Everything was read: ask whether it lay there all the time.
+
+        A sender that has given a receiver up frees what it was reading, and so never answers it. Returns
+        False when the sender was lost a moment before.
+        """
+        operation = self._ops.get(op)
+        if operation is None or operation.phase is not Phase.OFFERED:
+            return False
+        operation.phase = Phase.CONFIRMING
+        self.urgent = True
+        self.outbox.append(Pull(operation.wire, []))
+        return True
+
     def consume(self, op: int, *, holding: bool) -> bool:
         """The get returns its value now. ``holding``: the sender's memory is still read.
 
@@ -260,7 +283,7 @@ class Receiver:
         if operation.phase is Phase.PARKED:
             if operation.sent:
                 self.outbox.append(Cancel(operation.wire))
-        elif operation.phase in (Phase.OFFERED, Phase.LANDED):
+        elif operation.phase in (Phase.OFFERED, Phase.CONFIRMING, Phase.LANDED):
             self.outbox.append(Release(operation.wire, False))
         elif operation.phase is Phase.PULLED:
             operation.phase = Phase.CANCELLED
@@ -353,7 +376,7 @@ class Receiver:
 
     def _done(self, done: Done) -> None:
         operation = self._by_wire.get(done.op)
-        if operation is not None and operation.phase is Phase.PULLED:
+        if operation is not None and operation.phase in (Phase.PULLED, Phase.CONFIRMING):
             operation.phase = Phase.LANDED
             self.events.append((operation.id, done))
         elif operation is not None and operation.phase is Phase.CANCELLED:
@@ -374,7 +397,7 @@ class Receiver:
             self._forget(operation)
             if not broken:
                 self.landed_late.append(operation.id)
-        elif operation.phase in (Phase.PARKED, Phase.PULLED):
+        elif operation.phase in (Phase.PARKED, Phase.PULLED, Phase.CONFIRMING):
             self._end(operation, fail)
         else:
             self.ignored += 1

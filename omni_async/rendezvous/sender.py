@@ -307,6 +307,9 @@ class Sender:
 
     def _pull(self, ref: Ref, pull: Pull) -> None:
         entry = self._taken(ref)
+        if not self._lends_memory and not pull.places:
+            self._confirm(ref, entry)
+            return
         if entry is None or ref not in entry.claims or ref in self._pulled:
             self.ignored += 1
             return
@@ -319,6 +322,13 @@ class Sender:
         self._writing.add(ref)
         self._pulled.add(ref)
         self.writes.append(Write(ref, entry.payload, pull.places))
+
+    def _confirm(self, ref: Ref, entry: Entry | None) -> None:
+        """(READ) Somebody has read what he claims; his line stands, so it was kept for him."""
+        if entry is None or ref not in entry.claims:
+            self._say(ref, Fail(ref[1], FailCode.REFUSED, "what was read was claimed by nobody"))
+        else:
+            self._say(ref, Done(ref[1]))
 
     def _done(self, ref: Ref) -> None:
         if self._taken(ref) is None or ref in self._writing:

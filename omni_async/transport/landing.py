@@ -36,6 +36,10 @@ async def land(waiting: Waiting[Link], offer: Offer) -> list[Any]:
     else:
         answer = link.read(op, _moves(link, lease, offsets, offer))
     await waiting.answer(answer)
+    if wiring.engine.verb is Verb.READ:
+        confirmed = link.confirm(op)
+        if confirmed is not None:
+            await waiting.answer(confirmed)
     link.landed(op)
     slot: Any
     if wiring.on_device:
