@@ -71,6 +71,11 @@ def names() -> list[str]:
     return sorted(known)
 
 
+def aliases() -> list[str]:
+    """The alias of every backend that is shipped, planned, or announced by an installed package."""
+    return [*dict.fromkeys([*_SHIPPED, *PLANNED, *(point.name for point in _announced())])]
+
+
 def planned_names() -> list[str]:
     """Names and aliases that a deploy file may use though nothing opens them yet."""
     planned = {*PLANNED, *_OLDER, *(name for name, _ in PLANNED.values())}

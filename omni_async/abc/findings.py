@@ -71,6 +71,11 @@ class Sight:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     """Variables; tools are found by its ``PATH``."""
 
+    @property
+    def here(self) -> bool:
+        """Whether it is this host as this process has it: only then something can be tried out."""
+        return self.root == Path("/")
+
     def text(self, path: str) -> str:
         """A small file below the root; empty where it cannot be read."""
         try:

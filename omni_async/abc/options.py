@@ -62,6 +62,23 @@ def _nothing_is_text(value: Any) -> Any:
     return "" if value is None else value
 
 
+def under_both_names(values: Any, name: str, other: str) -> Any:
+    """Raw values with a number that is written under its other name only."""
+    if not isinstance(values, dict) or name in values:
+        return values
+    number = values.get(other)
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        return values
+    return {**values, name: number}
+
+
+def checked_other_name(value: Any, info: pydantic.ValidationInfo, name: str) -> Any:
+    """What an option says that is another name for one before it."""
+    if value is not None and value != info.data.get(name, value):
+        raise ValueError(f"is another name for {name}, which says otherwise")
+    return value
+
+
 def detected(value: str) -> str:
     return "auto" if value.lower() in NOBODY else value
 
@@ -143,6 +160,11 @@ class Options(pydantic.BaseModel):
     def cross_host(self) -> bool:
         """Whether the two ends of an edge may be on different hosts."""
         return True
+
+    @property
+    def beside_pool(self) -> int:
+        """Bytes of the host's memory that an end may take beside its pool."""
+        return 0
 
     @property
     def ttl(self) -> float:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from omni_async import OmniAsyncError, __version__
 
-from . import bench, config, demo
+from . import bench, config, demo, doctor
 from .usage import Parser, Refused, wants_json
 
 
@@ -35,7 +35,7 @@ class Command(Protocol):
     def run(self, args: argparse.Namespace, /) -> int: ...
 
 
-COMMANDS: tuple[Command, ...] = (demo, config, bench)
+COMMANDS: tuple[Command, ...] = (demo, doctor, config, bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

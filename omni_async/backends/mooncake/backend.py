@@ -66,7 +66,7 @@ class MooncakeTransferEngineBackend(AddressedBackend):
     async def examine(self, options: Options, role: Role, sight: Sight) -> list[Finding]:
         mine = _mine(options)
         told = list(findings(mine, Machine(root=sight.root, environ=sight.environ)))
-        if any(one.status == "fault" for one in told):
+        if not sight.here or any(one.status == "fault" for one in told):
             return told
         try:
             prepared = _mine(await self.prepare(mine, role))

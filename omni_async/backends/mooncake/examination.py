@@ -72,10 +72,10 @@ def _rdma(
     yield from told
     names = named_devices(options, machine.environ)
     whence = "device_name" if options.device_name else "RDMA_DEVICE_NAME"
-    unknown = list(rdma.unknown(",".join(names), cards, whence)) if cards else []
+    unknown = list(rdma.unknown(",".join(names), cards, whence))
     yield from unknown
     if not unknown and not any(one.status == "fault" for one in told):
-        left = list(rdma_problems(options, machine, loaded=loaded))
+        left = list(rdma_problems(options, machine, loaded=loaded and sight.here))
         yield from (_told("RDMA", problem) for problem in left)
         if not left and names:
             yield ok(whence, f"{', '.join(names)} carries what this engine moves")

@@ -62,3 +62,7 @@ class MooncakeStoreOptions(StoreOptions):
     rdma: DeviceName = option(
         "", "RDMA devices to use, such as `mlx5_0,mlx5_1`; read with another `proto` than `tcp`."
     )
+
+    @property
+    def beside_pool(self) -> int:
+        return self.segment + self.localbuf

@@ -72,7 +72,7 @@ class NixlBackend(AddressedBackend):
 
     async def examine(self, options: Options, role: Role, sight: Sight) -> list[Finding]:
         told = list(findings(_mine(options), sight))
-        if any(one.status == "fault" for one in told):
+        if not sight.here or any(one.status == "fault" for one in told):
             return told
         return [*told, *await super().examine(options, role, sight)]
 

@@ -6,9 +6,12 @@ Never: changes a limit.
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import re
 import resource
+from collections.abc import Callable
 
 from ...abc import Finding, Sight
 from ...abc.findings import fault, ok, warning
@@ -94,25 +97,51 @@ def shared_memory(sight: Sight, size: int | None = None) -> Finding:
     )
 
 
-def reaching(sight: Sight) -> Finding:
-    """Whether one process may copy to and from another's memory (cross-memory attach)."""
+def reaching(sight: Sight, attempt: Callable[[], int] | None = None) -> Finding:
+    """Whether one process may copy to and from another's memory (cross-memory attach).
+
+    Args:
+        attempt: tries it; the number of the error, which is EFAULT where it is allowed. By default it is tried on
+            this host, and not on one whose files alone are here.
+    """
     subject = "memory of other processes"
     text = sight.text("proc/sys/kernel/yama/ptrace_scope").strip()
     scope = int(text) if text.isdigit() else 0
-    ptrace = capable(sight, SYS_PTRACE)
-    if scope == 0:
-        return ok(
-            subject, "the kernel lets processes of one user copy (no ptrace_scope)", of_host=True
+    slower = "copies between processes (UCX's cma) may be refused, and large payloads within one host take a slower way"
+    if scope >= 3 or (scope and not capable(sight, SYS_PTRACE)):
+        way = "sysctl kernel.yama.ptrace_scope=0, or --cap-add=SYS_PTRACE for a container"
+        if scope >= 3:
+            way = "set kernel.yama.ptrace_scope=0 and start the host again: nothing else lifts 3"
+        return warning(subject, f"kernel.yama.ptrace_scope is {scope}: {slower}", way, of_host=True)
+    if attempt is None and sight.here:
+        attempt = _reached
+    error = errno.EFAULT if attempt is None else attempt()
+    if error != errno.EFAULT:
+        return warning(
+            subject,
+            f"the kernel refuses ({os.strerror(error)}): {slower}",
+            "for a container --cap-add=SYS_PTRACE, or a seccomp profile that allows process_vm_readv",
+            of_host=True,
         )
-    if scope < 3 and ptrace:
-        return ok(subject, f"ptrace_scope is {scope}, and CAP_SYS_PTRACE lifts it", of_host=True)
-    way = "sysctl kernel.yama.ptrace_scope=0, or --cap-add=SYS_PTRACE for a container"
-    if scope >= 3:
-        way = "it can be lifted by a reboot only: set kernel.yama.ptrace_scope=0 before"
-    return warning(
-        subject,
-        f"kernel.yama.ptrace_scope is {scope}: copies between processes (UCX's cma) may be refused, and large "
-        "payloads within one host take a slower way then",
-        way,
-        of_host=True,
+    lifted = f"ptrace_scope is {scope}, and CAP_SYS_PTRACE lifts it" if scope else "no ptrace_scope"
+    return ok(subject, f"processes of one user may copy ({lifted})", of_host=True)
+
+
+class _Piece(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+def _reached() -> int:
+    """Ask for a byte that its parent cannot have."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    byte = ctypes.create_string_buffer(1)
+    here, there = _Piece(ctypes.addressof(byte), 1), _Piece(0, 1)
+    libc.process_vm_readv(
+        os.getppid(),
+        ctypes.byref(here),
+        ctypes.c_ulong(1),
+        ctypes.byref(there),
+        ctypes.c_ulong(1),
+        ctypes.c_ulong(0),
     )
+    return ctypes.get_errno()

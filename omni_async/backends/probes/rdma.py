@@ -143,6 +143,7 @@ def unknown(value: str, there: Iterable[Device], whence: str) -> Iterator[Findin
                 whence,
                 f"there is no RDMA device {name!r} (there are: {known})",
                 f"correct {whence}; ibdev2netdev or ls /sys/class/infiniband lists them",
+                absent=not here,
             )
 
 

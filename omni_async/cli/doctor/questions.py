@@ -1,0 +1,79 @@
+"""Which backends are asked what.
+
+In: names, or a deploy file's edges. Out: subjects: a backend, its options, whether anybody wants it.
+Never: opens a backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pydantic
+
+from ... import registry
+from ...deploy import Connector, StagePlan
+from ...model import Role
+from ..on_this_host import anywhere
+from .words import Question
+
+BOTH: tuple[Role, Role] = ("sender", "receiver")
+
+
+class Subject(NamedTuple):
+    """One backend with one set of options."""
+
+    about: str
+    backend: str
+    questions: tuple[Question, ...]
+    asked: bool
+    """Whether somebody wants it; else what is missing for it is only worth a warning."""
+
+
+def of_backends(names: Iterable[str], *, asked: bool) -> Iterator[Subject]:
+    """Backends as such, by alias: with options that need no hardware where there are such, then with the
+    usual ones, which nobody has asked for in so many words."""
+    for name in names:
+        model = registry.options_for(name)
+        bare = anywhere(model)
+        yield Subject(name, name, _both(bare), asked)
+        if bare and _usual(model) != bare:
+            yield Subject(name, name, _both({}), False)
+
+
+def of_stages(plans: Sequence[StagePlan]) -> list[Subject]:
+    """The connectors of these stages, each asked once for what it is used as."""
+    found: list[tuple[Connector, list[Role]]] = []
+    for plan in plans:
+        ends: list[tuple[Connector, Role]] = [(wire.receiver, "receiver") for wire in plan.inputs]
+        ends += [(wire.sender, "sender") for wire in plan.outputs]
+        for connector, role in ends:
+            for known, roles in found:
+                if (known.name, known.settings) == (connector.name, connector.settings):
+                    roles += [role] if role not in roles else []
+                    break
+            else:
+                found.append((connector, [role]))
+    return [
+        Subject(
+            about_connector(connector),
+            connector.name,
+            tuple(Question(role, connector.options) for role in roles),
+            True,
+        )
+        for connector, roles in found
+    ]
+
+
+def about_connector(connector: Connector) -> str:
+    """What a connector of a deploy file is called."""
+    return f"{connector.alias} ({connector.name})" if connector.alias else connector.name
+
+
+def _both(options: dict[str, Any]) -> tuple[Question, ...]:
+    return tuple(Question(role, options) for role in BOTH)
+
+
+def _usual(model: type[pydantic.BaseModel]) -> dict[str, Any]:
+    """The default values of the options that :func:`anywhere` sets."""
+    return {key: model.model_fields[key].default for key in anywhere(model)}  # type: ignore[arg-type]
