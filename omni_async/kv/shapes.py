@@ -52,6 +52,8 @@ def _as_it_lies(tensor: Any, layer: int) -> tuple[int, ...]:
         strides = tuple(stride // tensor.itemsize for stride in tensor.strides)
     else:
         strides = tuple(int(stride) for stride in tensor.stride())
+    if not math.prod(shape):
+        raise UsageError(f"a cache tensor of layer {layer} is empty: shape {shape}")
     if _without_gaps(shape, strides):
         return shape
     axes = sorted(range(len(shape)), key=lambda axis: -strides[axis])
@@ -70,7 +72,7 @@ def _without_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
         if size != 1 and stride != expected:
             return False
         expected *= size
-    return math.prod(shape) > 0
+    return True
 
 
 def form_of(facts: Facts, wanted: Form | None) -> Form:
@@ -89,9 +91,7 @@ def form_of(facts: Facts, wanted: Form | None) -> Form:
     elif len(shape) == 3:
         possible.append("mla")
     if not possible or wanted not in (None, *possible):
-        raise UsageError(
-            f"{facts} is no KV cache of form {wanted or 'split, stacked or any other'}"
-        )
+        raise UsageError(f"{facts} is no KV cache of {f'form {wanted}' if wanted else 'any form'}")
     if wanted is None and len(possible) > 1:
         raise UsageError(f"{facts} may be {' or '.join(possible)}: say which, by form")
     return wanted or possible[0]
