@@ -65,6 +65,28 @@ class MooncakeTransferEngineConnector(SharedMemoryConnector):
         return found
 """
 
+NIXL = """
+from .shm_connector import SharedMemoryConnector
+
+class NixlConnector(SharedMemoryConnector):
+    def __init__(self, config):
+        from vllm.distributed.nixl_utils import NixlWrapper, nixl_agent_config
+        from nixl import nixl_thread_sync_t
+
+        assert config["role"] == ("receiver" if config["stage_id"] else "sender")
+        assert ("zmq_port" in config) == (config["stage_id"] == 0)
+        mode = nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
+        self.agent = NixlWrapper(str(id(self)), nixl_agent_config(num_threads=1, sync_mode=mode))
+
+    def put(self, *args):
+        done, nbytes, metadata = super().put(*args)
+        return done, nbytes, {**metadata, "agent": self.agent.get_agent_metadata()}
+
+    def get(self, from_stage, to_stage, key, metadata=None):
+        assert isinstance(metadata["agent"], bytes)
+        return super().get(from_stage, to_stage, key, metadata)
+"""
+
 STORE = """
 from types import SimpleNamespace
 from .shm_connector import SharedMemoryConnector
@@ -173,6 +195,7 @@ FILES = {
     "vllm_omni/distributed/omni_connectors/connectors/mooncake_transfer_engine_connector.py": (
         MOONCAKE
     ),
+    "vllm_omni/distributed/omni_connectors/connectors/nixl_connector.py": NIXL,
     "vllm_omni/distributed/omni_connectors/connectors/mooncake_store_connector.py": STORE.format(
         name="MooncakeStoreConnector", options={"host", "master", "metadata_server", "localbuf"}
     ),

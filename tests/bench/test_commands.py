@@ -27,7 +27,7 @@ from omni_async.cli.bench import (
 from omni_async.cli.bench.pace import Pace
 from omni_async.cli.bench.payload import Mismatch
 from omni_async.cli.bench.workers import WorkerFailed, Workers
-from tests.engines import need_mooncake
+from tests.engines import need_mooncake, need_nixl
 from tests.stores import loaded_or_skip
 
 torch = pytest.importorskip("torch")
@@ -111,6 +111,25 @@ def test_mooncake_against_a_peer_and_the_engine(
     text = mooncake.report(result)
     for word in (contest.ENGINE, contest.PEER_TENSOR, "paced-256: peer", "1 MB"):
         assert word in text
+
+
+@pytest.mark.usefixtures("clean_modules")
+def test_nixl_against_a_peer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wheel: Path
+) -> None:
+    need_nixl()
+    few = [side for side in contest.NIXL.sides if side.name in ("ours, asyncio", contest.PEER)]
+    monkeypatch.setattr(contest, "NIXL", contest.NIXL._replace(sides=tuple(few)))
+    code, out = bench(
+        capsys, "nixl", "--json", "--sizes", "4K", "--rounds", "1", "--scale", "0.02",
+        "--loop", "asyncio", "--peer", str(wheel),
+    )  # fmt: skip
+    assert code == 0
+    result = json.loads(out)
+    assert "NixlConnector" in result["peer"]
+    assert "vllm.distributed.nixl_utils" in result["peer"]
+    assert {row["side"] for row in result["rows"]} == {"ours, asyncio", contest.PEER}
+    assert [goal["name"] for goal in result["goals"]] == ["4 KB faster than the peer"]
 
 
 def test_mooncake_alone(

@@ -34,6 +34,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     shm = names.add_parser("shm", help="one-way times against the peer's shared-memory connector")
     shm.add_argument("--floor", action="store_true", help="measure a bare arena as well")
 
+    nixl = names.add_parser("nixl", help="the same over NIXL, by the way that UCX finds")
+
     mooncake = names.add_parser(
         "mooncake",
         help="the same over Mooncake's Transfer Engine and TCP, with its own best beside it",
@@ -57,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             metavar="PART,…",
             help=f"of {', '.join(PARTS)} (default: all)",
         )
-    for name in (shm, mooncake, *stores):
+    for name in (shm, nixl, mooncake, *stores):
         name.add_argument(
             "--sizes",
             type=_sizes,
@@ -110,14 +112,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     load = names.add_parser("load", help="time to read and check a deploy file")
     load.add_argument("--stages", type=_positive, default=12, help="(default: 12)")
 
-    for name in (shm, mooncake, *stores, streams, ticker):
+    for name in (shm, nixl, mooncake, *stores, streams, ticker):
         name.add_argument(
             "--loop",
             choices=("asyncio", "uvloop", "both"),
             default="both",
             help="event loops to try (default: both, where uvloop is installed)",
         )
-    for name in (shm, mooncake, *stores, streams, ticker, parked, load):
+    for name in (shm, nixl, mooncake, *stores, streams, ticker, parked, load):
         name.add_argument(
             "--json",
             action="store_true",
@@ -167,13 +169,14 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from . import compare, contest, load, mooncake, parked, stores, stream_figures, streams, ticker
 
     figures: Any
-    if arguments.benchmark == "shm":
+    if arguments.benchmark in ("shm", "nixl"):
+        shm = arguments.benchmark == "shm"
         figures, result = (
             compare,
             compare.run(
-                contest.SHM,
+                contest.SHM if shm else contest.NIXL,
                 arguments.sizes,
-                floor=arguments.floor,
+                floor=shm and arguments.floor,
                 pin=arguments.pin,
                 **_beside_a_peer(arguments),
             ),

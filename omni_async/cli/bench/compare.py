@@ -1,4 +1,4 @@
-"""One-way times of this library and of the peer, side by side in one run: ``bench shm``, ``bench mooncake``.
+"""One-way times of this library and of the peer, side by side in one run: ``bench shm``, ``bench nixl``.
 
 In: a contest, sizes, rounds, the peer's wheel. Out: one-way times, ratios and goals.
 Never: measures sides one after the other; a round asks each side for each size, so noise hits all alike.
@@ -6,12 +6,14 @@ Never: measures sides one after the other; a round asks each side for each size,
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...model import Role
 from ..free_ports import FreePorts
+from ..on_this_host import check_here
 from . import peer as peer_wheel
 from .contest import MEMCPY, Contest, Side
 from .figures import Goal, Summary, duration, machine, summary, table
@@ -48,9 +50,11 @@ def run(
     """Measure; see :func:`report` for what the result says to people.
 
     Raises:
+        BackendUnavailable: the connector cannot run here.
         PeerUnavailable: ``peer`` was given and is no usable wheel.
         WorkerFailed: a process ended, hung, or found wrong bytes.
     """
+    asyncio.run(check_here(contest.connector))
     wheel = peer_wheel.find(peer) if peer else None
     sides = [
         side

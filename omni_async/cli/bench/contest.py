@@ -143,6 +143,24 @@ MOONCAKE = Contest(
     ),
 )
 
+NIXL = Contest(
+    "nixl",
+    "NixlConnector",
+    (
+        Side("ours, asyncio", "sides.ours", "copy", rival=PEER),
+        Side("ours, asyncio, built in place", "sides.ours", "place", rival=PEER),
+        Side("ours, asyncio, one tensor", "sides.ours", "tensor", rival=PEER_TENSOR),
+        Side("ours, uvloop", "sides.ours", "copy", "uvloop", rival=PEER),
+        Side(PEER, "sides.peer", "handed"),
+        Side(PEER_TENSOR, "sides.peer", "tensor"),
+    ),
+    (),
+    (
+        *_faster("copy", "faster than the peer", {**dict.fromkeys(SIZES, 1), "4K": 3}),
+        *_faster("tensor", "as fast as the peer, one tensor", dict.fromkeys(SIZES, 1), PEER_TENSOR),
+    ),
+)
+
 _STORE = (
     *_store("asyncio"),
     *_store("uvloop"),

@@ -6,11 +6,9 @@ Never: measures; :mod:`.compare` and :mod:`.streams` do.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from ..on_this_host import check_here
 from . import compare, stream_figures, streams
 from .contest import MOONCAKE
 from .stream_figures import Wanted
@@ -37,7 +35,6 @@ def run(
         PeerUnavailable: ``peer`` was given and is no usable wheel.
         WorkerFailed: a process ended, hung, or found wrong bytes.
     """
-    asyncio.run(check_here(MOONCAKE.connector))
     one_way = compare.run(
         MOONCAKE, sizes, rounds=rounds, scale=scale, peer=peer, pin=pin, loops=loops
     )

@@ -25,13 +25,14 @@ from ...model import Role
 from ..on_this_host import LOOPBACK
 from . import peer_vendors
 from .peer_request import ConstantList, Request, RequestStatus, quiet
-from .peer_vendors import MOONCAKE, MOONCAKE_STORE, SHM, YUANRONG
+from .peer_vendors import MOONCAKE, MOONCAKE_STORE, NIXL, SHM, YUANRONG
 
 VERSION = "0.30.0"
 _CONNECTORS = "vllm_omni.distributed.omni_connectors.connectors"
 CONNECTORS = {
     SHM: f"{_CONNECTORS}.shm_connector",
     MOONCAKE: f"{_CONNECTORS}.mooncake_transfer_engine_connector",
+    NIXL: f"{_CONNECTORS}.nixl_connector",
     MOONCAKE_STORE: f"{_CONNECTORS}.mooncake_store_connector",
     YUANRONG: f"{_CONNECTORS}.yuanrong_connector",
 }
@@ -163,6 +164,11 @@ def extra_of(name: str, role: Role, port: int, pool: int) -> dict[str, Any]:
     """
     if name == SHM:
         return {}
+    if name == NIXL:
+        # Its own limit of 10 ms is for callers that ask again; here none does.
+        return {"role": role, "host": LOOPBACK, "metadata_query_timeout_ms": 5000} | (
+            {"zmq_port": port} if role == "sender" else {}
+        )
     return {
         "host": LOOPBACK,
         "zmq_port": port,

@@ -22,7 +22,7 @@ ANSWER_TIMEOUT = 300.0
 """Seconds; a worker that says nothing for so long has hung."""
 
 
-QUIET = {"MC_LOG_LEVEL": "ERROR", "GLOG_minloglevel": "3"}
+QUIET = {"MC_LOG_LEVEL": "ERROR", "GLOG_minloglevel": "3", "NIXL_LOG_LEVEL": "FATAL"}
 """An engine's own words are not to slow anybody down."""
 
 

@@ -15,8 +15,11 @@ from __future__ import annotations
 
 import socket
 import time
+from base64 import b64decode, b64encode
 from time import perf_counter_ns as now
 from typing import Any
+
+import msgspec
 
 from ....model import Role
 from ..line import Line
@@ -66,7 +69,7 @@ def produce(side: Any, friend: Line, batch: dict[str, Any]) -> dict[str, Any]:
         if not done:
             raise RuntimeError(f"the peer's put of {batch['name']}-{index} failed")
         if batch["mode"] not in ("polled", "waits"):
-            friend.send(metadata)
+            friend.send(b64encode(msgspec.msgpack.encode(metadata)).decode())
         begun.append(start)
         put.append(end - start)
         friend.receive()
@@ -83,7 +86,8 @@ def consume(side: Any, friend: Line, batch: dict[str, Any]) -> dict[str, Any]:
             friend.send(None)
             result = side.get("0", "1", key)
         elif batch["mode"] != "polled":
-            result = side.get("0", "1", key, friend.receive())
+            metadata = msgspec.msgpack.decode(b64decode(friend.receive()))
+            result = side.get("0", "1", key, metadata)
         else:
             while (result := side.get("0", "1", key)) is None:
                 time.sleep(POLL)
