@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..model import Move, Region, Verb
@@ -116,6 +116,10 @@ class Engine(abc.ABC):
     ) -> None:
         """Move bytes from the peer's regions here; same contract as :meth:`write`."""
         raise NotImplementedError(f"{type(self).__name__} has no READ")
+
+    def health(self) -> Mapping[str, Any]:
+        """What the seed documents' ``health()`` tells of such an engine beside its counters. Asks nobody."""
+        return {}
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -12,12 +12,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import pydantic
 from pydantic import AfterValidator, BeforeValidator
 
 from .hosts import NOBODY, checked_host
+
+T = TypeVar("T")
 
 GIB = 1 << 30
 
@@ -72,7 +74,7 @@ def under_both_names(values: Any, name: str, other: str) -> Any:
     return {**values, name: number}
 
 
-def checked_other_name(value: Any, info: pydantic.ValidationInfo, name: str) -> Any:
+def checked_other_name(value: T, info: pydantic.ValidationInfo, name: str) -> T:
     """What an option says that is another name for one before it."""
     if value is not None and value != info.data.get(name, value):
         raise ValueError(f"is another name for {name}, which says otherwise")

@@ -6,7 +6,9 @@ Never: knows a vendor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 from .._aio.executor import OwnedExecutor
 from ..abc import Channels, DirectBackend, Options, RemoteRegion
@@ -14,6 +16,43 @@ from ..abc.options import AddressedOptions
 from ..errors import EngineFault
 from ..model import Move, Region
 from ..rendezvous.zmq_hosts import local_places
+
+C = TypeVar("C")
+
+
+class Contacts(Generic[C]):
+    """What an engine has for each peer, for as long as there is a line to it.
+
+    A new line may come up before the end of the old one was noticed: the peer is the same then.
+    """
+
+    def __init__(self) -> None:
+        self._contacts: dict[str, C] = {}
+        self._lines: Counter[str] = Counter()
+
+    def __iter__(self) -> Iterator[C]:
+        return iter(self._contacts.values())
+
+    def get(self, peer: str) -> C | None:
+        return self._contacts.get(peer)
+
+    def meet(self, peer: str, make: Callable[[], C]) -> None:
+        """A line has come up; ``make`` is called for the first one."""
+        if peer not in self._contacts:
+            self._contacts[peer] = make()
+        self._lines[peer] += 1
+
+    def part(self, peer: str) -> C | None:
+        """A line has ended; what there was for the peer, if that was the last one."""
+        self._lines[peer] -= 1
+        if self._lines[peer] > 0:
+            return None
+        del self._lines[peer]
+        return self._contacts.pop(peer, None)
+
+    def clear(self) -> None:
+        self._contacts.clear()
+        self._lines.clear()
 
 
 class AddressedBackend(DirectBackend):

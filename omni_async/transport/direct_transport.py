@@ -251,6 +251,7 @@ class DirectTransport(Transport):
             pool_used=wiring.pool.used,
             quarantined=wiring.pool.quarantined,
             streams=streams,
+            extra=dict(wiring.engine.health()),
         )
 
     # --- closing ----------------------------------------------------------------------------------

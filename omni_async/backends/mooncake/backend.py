@@ -7,25 +7,19 @@ Never: opens anything before the machine was looked at.
 from __future__ import annotations
 
 import os
-import sys
-from typing import Any
 
 from ..._aio.executor import OwnedExecutor
 from ...abc import Engine, Finding, MemorySource, Options, Revoke, Sight
 from ...abc.findings import of_error, ok
 from ...errors import BackendUnavailable, ConfigError
 from ...model import Capabilities, Role, Verb
-from ...pool.device import DeviceMemory, PinnedMemory
-from ...pool.memory import AnonymousMemory
 from ..addressed import AddressedBackend, host_of
+from ..machine import DEVICE_POOL, cuda_in_use, pool_memory
 from ._native import NAME, shared_engine
 from .checks import Machine, check, named_devices
 from .config import MooncakeTransferEngineOptions
 from .engine import MooncakeEngine, revoke_of
 from .examination import findings
-
-DEVICE_POOL = 2 << 30
-"""Bytes of a pool on a device, unless said otherwise: a GPU's memory has better uses."""
 
 
 class MooncakeTransferEngineBackend(AddressedBackend):
@@ -80,23 +74,13 @@ class MooncakeTransferEngineBackend(AddressedBackend):
             shared_engine(mine.host, mine.protocol, mine.device_name),
             role,
             mine.memory_pool_device,
-            pins=mine.protocol != "tcp" or mine.memory_pool_device != "cpu" or _cuda() is not None,
+            pins=mine.protocol != "tcp"
+            or mine.memory_pool_device != "cpu"
+            or cuda_in_use() is not None,
         )
 
     def memory(self, options: Options, role: Role) -> MemorySource:
-        device = _mine(options).memory_pool_device
-        if device != "cpu":
-            import torch
-
-            return DeviceMemory(device, torch)
-        cuda = _cuda()
-        return AnonymousMemory() if cuda is None else PinnedMemory(cuda)
-
-
-def _cuda() -> Any:
-    """``torch.cuda`` where this process uses it; who does not gains nothing by pinned memory."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    return cuda if cuda is not None and cuda.is_initialized() else None
+        return pool_memory(_mine(options).memory_pool_device)
 
 
 def _mine(options: Options) -> MooncakeTransferEngineOptions:

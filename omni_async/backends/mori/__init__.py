@@ -1,7 +1,8 @@
-"""MORI-IO of AMD: ``MoriTransferEngineConnector``; options only."""
+"""MORI-IO of AMD: ``MoriTransferEngineConnector``."""
 
 from __future__ import annotations
 
+from .backend import MoriTransferEngineBackend
 from .config import MoriTransferEngineOptions
 
-__all__ = ["MoriTransferEngineOptions"]
+__all__ = ["MoriTransferEngineBackend", "MoriTransferEngineOptions"]

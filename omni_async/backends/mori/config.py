@@ -12,7 +12,15 @@ import pydantic
 from pydantic import AfterValidator, BeforeValidator
 
 from ...abc.hosts import checked_host
-from ...abc.options import GIB, AddressedOptions, DeviceName, detected, option
+from ...abc.options import (
+    GIB,
+    AddressedOptions,
+    DeviceName,
+    checked_other_name,
+    detected,
+    option,
+    under_both_names,
+)
 
 
 def _lower(value: Any) -> Any:
@@ -42,7 +50,7 @@ class MoriTransferEngineOptions(AddressedOptions):
         "for all. Not read with `xgmi`.",
     )
     memory_pool_size: int | None = option(
-        GIB, "Size of the pool, which is registered as a whole.", unit="bytes", gt=0
+        GIB, "Size of the pool, which is registered as it grows.", unit="bytes", gt=0
     )
     memory_pool_device: str = option(
         "cpu",
@@ -62,6 +70,19 @@ class MoriTransferEngineOptions(AddressedOptions):
     num_worker_threads: int = option(
         1, "The engine's threads with `rdma`; -1 leaves it to the engine.", unit="threads", ge=-1
     )
+    num_workers: int | None = option(
+        None, "Another name for `num_worker_threads`.", unit="threads", ge=-1
+    )
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _one_number(cls, values: Any) -> Any:
+        return under_both_names(values, "num_worker_threads", "num_workers")
+
+    @pydantic.field_validator("num_workers")
+    @classmethod
+    def _the_same(cls, value: int | None, info: pydantic.ValidationInfo) -> int | None:
+        return checked_other_name(value, info, "num_worker_threads")
 
     @pydantic.field_validator("memory_pool_device")
     @classmethod

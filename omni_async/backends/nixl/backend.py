@@ -14,14 +14,12 @@ from ...model import Capabilities, Role, Verb
 from ...pool.device import DeviceMemory
 from ...pool.memory import AnonymousMemory
 from ..addressed import AddressedBackend, host_of
+from ..machine import DEVICE_POOL
 from ._native import NAME, Agent
 from .checks import check, device_of, pins
 from .config import NixlOptions
 from .engine import NixlEngine
 from .examination import findings
-
-DEVICE_POOL = 2 << 30
-"""Bytes of a pool on a device, unless said otherwise: a GPU's memory has better uses."""
 
 
 class NixlBackend(AddressedBackend):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import BeforeValidator
 
-from ...abc.options import AddressedOptions, option
+from ...abc.options import AddressedOptions, checked_other_name, option, under_both_names
 
 
 def _several(value: Any) -> Any:
@@ -109,17 +109,9 @@ class NixlOptions(AddressedOptions):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _one_lease(cls, values: Any) -> Any:
-        if not isinstance(values, dict) or "buffer_ttl_seconds" in values:
-            return values
-        lease = values.get("lease_seconds")
-        if isinstance(lease, bool) or not isinstance(lease, (int, float)):
-            return values
-        return {**values, "buffer_ttl_seconds": lease}
+        return under_both_names(values, "buffer_ttl_seconds", "lease_seconds")
 
     @pydantic.field_validator("lease_seconds")
     @classmethod
     def _the_same(cls, value: float | None, info: pydantic.ValidationInfo) -> float | None:
-        ttl = info.data.get("buffer_ttl_seconds", value)
-        if value is not None and value != ttl:
-            raise ValueError("is another name for buffer_ttl_seconds, which says otherwise")
-        return value
+        return checked_other_name(value, info, "buffer_ttl_seconds")

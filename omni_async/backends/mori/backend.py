@@ -1,0 +1,109 @@
+"""What MORI-IO offers to the hall.
+
+In: options. Out: a WRITE engine, memory that it can register, ZMQ for the words.
+Never: opens anything before the machine was looked at.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+
+from ..._aio.executor import OwnedExecutor
+from ...abc import Engine, Finding, MemorySource, Options, Sight
+from ...model import Capabilities, Role, Verb
+from ..addressed import AddressedBackend, host_of
+from ..machine import pool_memory
+from ._native import NAME, Native
+from .checks import Machine, check, examine
+from .config import MoriTransferEngineOptions
+from .engine import MoriEngine
+
+
+class MoriTransferEngineBackend(AddressedBackend):
+    """``mori``: the sender writes into the receiver's memory, over RDMA or between GPUs of one host."""
+
+    name = NAME
+    alias = "mori"
+    options = MoriTransferEngineOptions
+
+    def __init__(self) -> None:
+        self._made: dict[int, Native] = {}
+        """Engines that were made for transports about to open, by their options."""
+
+    def capabilities(self, options: Options) -> Capabilities:
+        mine = _mine(options)
+        return Capabilities(
+            backend=self.name,
+            verb=Verb.WRITE,
+            cross_host=mine.cross_host,
+            device_memory=mine.memory_pool_device != "cpu",
+            recall=False,
+            revoke=mine.backend_type == "rdma",
+        )
+
+    def machine(self) -> Machine:
+        """Where to look."""
+        return Machine()
+
+    async def prepare(self, options: Options, role: Role) -> Options:
+        mine = _mine(options)
+        executor = OwnedExecutor("mori-opening", 1)
+        try:
+            host = await host_of(mine, executor)
+            await executor.run(check, mine, self.machine())
+            prepared = mine.model_copy(update={"host": host, "memory_pool_device": _exact(mine)})
+            native = await executor.finish(self._maker(prepared))
+        finally:
+            executor.close()
+        self._made[id(prepared)] = native
+        # Whoever only wanted to know whether it runs here asks for no engine.
+        weakref.finalize(prepared, self._made.pop, id(prepared), None).atexit = False
+        return prepared
+
+    async def examine(self, options: Options, role: Role, sight: Sight) -> list[Finding]:
+        machine = self.machine()
+        if sight != machine.sight:
+            machine = Machine(sight=sight)
+        executor = OwnedExecutor("mori-examining", 1)
+        try:
+            return await executor.run(examine, _mine(options), machine)
+        finally:
+            executor.close()
+
+    def engine(self, options: Options, role: Role) -> Engine:
+        mine = _mine(options)
+        return MoriEngine(
+            self._made.pop(id(options)), self._maker(mine), role, mine.memory_pool_device
+        )
+
+    def memory(self, options: Options, role: Role) -> MemorySource:
+        return pool_memory(_mine(options).memory_pool_device)
+
+    @staticmethod
+    def _maker(options: MoriTransferEngineOptions) -> Callable[[], Native]:
+        return partial(Native, options, options.host, _settled)
+
+
+def _exact(options: MoriTransferEngineOptions) -> str:
+    """The device with its number: PyTorch and the engine are to mean the same one."""
+    device = options.memory_pool_device
+    if device != "cuda":
+        return device
+    import torch
+
+    return f"cuda:{torch.cuda.current_device()}"
+
+
+def _settled() -> None:
+    """Wait until every GPU that this process sees has done what it was told to."""
+    import torch
+
+    for number in range(torch.cuda.device_count()):
+        torch.cuda.synchronize(number)
+
+
+def _mine(options: Options) -> MoriTransferEngineOptions:
+    assert isinstance(options, MoriTransferEngineOptions)
+    return options
