@@ -22,7 +22,7 @@ from ..observe.log import get_logger
 from .framing import MAX_MESSAGE
 from .messages import Hello
 from .zmq_address import HostPort, is_loopback, parsed
-from .zmq_bind import bind
+from .zmq_bind import Wanted, bind
 from .zmq_context import close_socket, new_socket
 from .zmq_curve import Curve, SenderKeys
 from .zmq_dialer import ZmqDialer
@@ -106,7 +106,7 @@ class ZmqChannels(Channels):
         executor = OwnedExecutor("omni-async-names", 1)
         try:
             found = await local_places(self._host, self._port, executor)
-            sock = await bind(found, endpoint, executor)
+            sock = await bind(found, Wanted(str(endpoint)), executor)
         finally:
             executor.close()
         where = place_of(sock).where

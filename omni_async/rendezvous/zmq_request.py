@@ -12,27 +12,16 @@ finds nobody.
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Callable
-from contextlib import ExitStack
-
-import zmq
+from collections.abc import Callable, Sequence
 
 from .._aio.executor import OwnedExecutor
 from ..errors import ClosedError, ConfigError
 from .zmq_address import HostPort, is_numeric, parsed
-from .zmq_context import close_socket, new_socket
+from .zmq_asker import Asker
 from .zmq_hosts import Place, numeric_places, places
-from .zmq_monitor import BROKEN, DISCONNECTED, RETRIED, Monitor
-from .zmq_sockets import Frames, ReadySocket
 
-ANSWER_LIMIT = 64 << 10
-"""Bytes of an answer."""
-CONNECT_SECONDS = 5.0
 NAMES_LAST = 1.0
 """Seconds for which an answer of the name service is believed."""
-_NEVER = 24 * 3600 * 1000
-"""Milliseconds until libzmq would connect again."""
 
 
 class ZmqRequests:
@@ -51,8 +40,8 @@ class ZmqRequests:
         self.address = str(self._where)
         self._turns = asyncio.Semaphore(sockets)
         self._names = _Names(self._where)
-        self._idle: list[_Asker] = []
-        self._busy: set[_Asker] = set()
+        self._idle: list[Asker] = []
+        self._busy: set[Asker] = set()
         self._closed = False
 
     async def ask(self, body: bytes, asked: Callable[[], None] | None = None) -> bytes:
@@ -74,7 +63,7 @@ class ZmqRequests:
             if asked is not None:
                 asked()
             try:
-                answer = await asker.ask(body)
+                [answer] = await asker.ask((b"", body))
             except BaseException as error:
                 asker.close()
                 if isinstance(error, OSError):
@@ -85,7 +74,7 @@ class ZmqRequests:
             self._idle.append(asker)
             return answer
 
-    async def _asker(self) -> _Asker:
+    async def _asker(self) -> Asker:
         while self._idle:
             asker = self._idle.pop()
             if asker.sound:
@@ -94,7 +83,7 @@ class ZmqRequests:
         place = await self._names.place()
         if self._closed:
             raise ClosedError(f"requests to {self.address} are closed")
-        return _Asker(place)
+        return Asker(place)
 
     def close(self) -> None:
         """End all questions. Idempotent."""
@@ -151,81 +140,28 @@ class _Names:
             self._executor.close()
 
 
-class _Asker:
-    """One socket, one connection.
+async def ask_once(
+    where: HostPort, question: Sequence[bytes], answers: int = 1, *, limit: int
+) -> list[bytes]:
+    """One question on a connection of its own.
+
+    Args:
+        question: its frames.
+        answers: how many messages answer it.
+        limit: bytes of an answer.
 
     Raises:
-        OSError: no more sockets are to be had.
+        ConnectionRefusedError: nobody is there; it was not heard.
+        OSError: the host's name is not known, or the connection has ended without an answer.
+
+    Cancellation: safe; whoever was asked may answer to nobody.
     """
-
-    def __init__(self, place: Place) -> None:
-        self._name = str(place.where)
-        self._answer: asyncio.Future[bytes] | None = None
-        self._cut = False
-        self._detail: Exception | None = None
-        self.sound = True
-        """Another question may be asked."""
-        with ExitStack() as undo:
-            try:
-                dealer = new_socket(zmq.DEALER)
-                undo.callback(close_socket, dealer)
-                dealer.set(zmq.RECONNECT_IVL, _NEVER)
-                dealer.set(zmq.CONNECT_TIMEOUT, int(CONNECT_SECONDS * 1000))
-                dealer.set(zmq.HANDSHAKE_IVL, int(CONNECT_SECONDS * 1000))
-                dealer.set(zmq.MAXMSGSIZE, ANSWER_LIMIT)
-                dealer.set(zmq.IPV6, int(place.family == socket.AF_INET6))
-                self._monitor = Monitor(dealer, self._happened, place.where.port)
-                undo.callback(self._monitor.close)
-                self._ready = ReadySocket(dealer, self._heard, self._dry)
-                undo.callback(self._ready.close)
-                dealer.connect(self._name)
-            except zmq.ZMQError as error:
-                raise OSError(error.errno, str(error)) from None
-            undo.pop_all()
-
-    async def ask(self, body: bytes) -> bytes:
-        self._answer = asyncio.get_running_loop().create_future()
-        try:
-            self._ready.send((b"", body))
-            return await self._answer
-        except zmq.ZMQError as error:
-            raise OSError(error.errno, str(error)) from None
-        finally:
-            self._answer = None
-
-    def _heard(self, frames: Frames) -> None:
-        answer = self._answer
-        if answer is None or answer.done():
-            self.sound = False  # nobody has asked
-        elif len(frames) != 2 or len(frames[0]):
-            self.fail(ConnectionError(f"{self._name} answered in {len(frames)} parts"))
-        else:
-            answer.set_result(frames[1].bytes)
-
-    def _happened(self, event: int, value: int) -> None:
-        if event == RETRIED and not self._cut:
-            error = ConnectionRefusedError(f"nobody can be reached at {self._name}")
-            self.fail(self._detail or error)
-        elif event == BROKEN:
-            self._detail = ConnectionError(f"{self._name} does not speak ZeroMQ ({value:#x})")
-        elif event == DISCONNECTED:
-            self._cut = True
-            self.sound = False
-            self._ready.look_soon()  # the answer may still lie in the socket
-
-    def _dry(self) -> None:
-        if self._cut:
-            error = ConnectionResetError(f"the connection to {self._name} ended without an answer")
-            self.fail(self._detail or error)
-
-    def fail(self, error: Exception) -> None:
-        """There will be no answer."""
-        self.sound = False
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(error)
-
-    def close(self) -> None:
-        """Idempotent."""
-        self.sound = False
-        self._monitor.close()
-        self._ready.close()
+    names = _Names(where)
+    try:
+        asker = Asker(await names.place(), limit)
+    finally:
+        names.close()
+    try:
+        return await asker.ask(question, answers)
+    finally:
+        asker.close()

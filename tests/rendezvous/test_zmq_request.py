@@ -13,7 +13,7 @@ import zmq.asyncio
 
 from omni_async.cli.free_ports import FreePorts
 from omni_async.errors import ClosedError, UsageError
-from omni_async.rendezvous import zmq_request
+from omni_async.rendezvous import zmq_asker
 from omni_async.rendezvous.zmq_request import ZmqRequests
 
 Answer = Callable[[bytes], Awaitable[bytes]]
@@ -212,7 +212,7 @@ async def test_answers_of_another_form(port: int) -> None:
                 await pending
         pending = asyncio.ensure_future(asking.ask(b"q"))
         identity, _, _ = await router.recv_multipart()
-        await router.send_multipart([identity, b"", b"x" * (zmq_request.ANSWER_LIMIT + 1)])
+        await router.send_multipart([identity, b"", b"x" * (zmq_asker.ANSWER_LIMIT + 1)])
         with pytest.raises(ConnectionResetError):
             await pending
         # An answer that nobody asked for spoils its socket.
@@ -232,7 +232,7 @@ async def test_answers_of_another_form(port: int) -> None:
 
 
 async def test_something_else_listens_there(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zmq_request, "CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr(zmq_asker, "CONNECT_SECONDS", 0.3)
 
     with socket.socket() as mute:
         mute.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
