@@ -27,6 +27,8 @@ _MADV_DONTNEED = 4
 _MADV_REMOVE = 9
 _MADV_HUGEPAGE = 14
 _PROT_NONE = 0
+_MAP_FIXED = 0x10
+_MAP_NORESERVE = 0x4000
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -132,6 +134,25 @@ class MappedBlock(Block):
             raise _last_error(f"cannot withdraw {nbytes:,} bytes")
         self._withdrawn.append((start, start + nbytes))
         _libc.madvise(start, nbytes, self._advice)  # where it fails the pages stay, out of reach
+
+    def divert(self) -> None:
+        """Lead this mapping's addresses to private pages that nobody looks at; what was there stays where
+        other mappings show it.
+
+        Whoever writes to an address that it was told before, however late, changes nothing any more.
+        """
+        self._check(0, self.nbytes)
+        found = _libc.mmap(
+            self.address,
+            self.nbytes,
+            mmap.PROT_READ | mmap.PROT_WRITE,
+            mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED | _MAP_NORESERVE,
+            -1,
+            0,
+        )
+        if found != self.address:
+            raise _last_error(f"cannot divert {self.nbytes:,} bytes")
+        self._withdrawn.append((self.address, self.address + self.nbytes))
 
     def close(self) -> None:
         """Close the descriptor and give out no more views. Idempotent.

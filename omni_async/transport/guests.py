@@ -31,6 +31,11 @@ class GuestLine(Protocol):
         """For people: address, process id."""
         ...
 
+    @property
+    def address(self) -> str:
+        """(receiver) What :meth:`Guests.keep_line` returned; empty at a sender."""
+        ...
+
     def say(self, topic: str, body: bytes) -> None:
         """Queue a word for the peer's guest of that topic; after the end of the line it does nothing."""
         ...
@@ -202,7 +207,8 @@ def end_for_guests(
 class OpenLine:
     """A :class:`GuestLine` over a channel."""
 
-    def __init__(self, channel: Channel, move: Any) -> None:
+    def __init__(self, channel: Channel, move: Any, address: str = "") -> None:
+        self.address = address
         self._channel = channel
         self._move = move
         self.peer = channel.peer

@@ -157,7 +157,9 @@ class Link:
                 channel.send(word, fds)
         self.core.connected()
         reads = PeerMoves(wiring, reader_of(wiring), self.incarnation, self.known, self.rest)
-        self.guest_line = OpenLine(channel, lambda moves, ended: reads.add(moves, None, ended))
+        self.guest_line = OpenLine(
+            channel, lambda moves, ended: reads.add(moves, None, ended), self.address
+        )
         open_for_guests(wiring, self.guest_line)
         self.pump()
 

@@ -1,0 +1,519 @@
+"""Who gets KV caches: a decode instance, a diffusion stage.
+
+In: blocks of an engine's caches, a request's name. Out: word of each layer that is in place, whole.
+Never: reports a block usable before its last byte has landed, or free while a byte may still land.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from ..abc import Revoke
+from ..errors import ClosedError, OmniAsyncError, ProtocolError, TransferTimeout, UsageError
+from ..model import Endpoint, Region
+from ..transport.guests import GuestLine
+from . import sending
+from .end import SETTLE_SECONDS, KVEnd, checked_request
+from .landing import Mappings
+from .layout import KVLayout
+from .plan import KVPlan, sources_of
+from .progress import KVProgress
+from .slots import Slots
+from .taking import Step, TakenShare, Taking
+from .words import VERSION, AnyWord, Begun, Decline, Meet, Mode
+
+Source = Mapping[str, Any] | int
+"""One producer rank: its number, where channels find it by name; else ``source_host`` and ``source_port``."""
+
+GRACE = 1.0
+"""Seconds between taking memory away from a lost producer and giving its blocks to others. A copy that the
+kernel had begun for a process of this host may have looked the pages up before."""
+
+
+class KVConsumer(KVEnd):
+    """The receiving end, over a transport of role ``receiver``; see :class:`KVEnd` for arguments and errors.
+
+    Args:
+        from_stage: the producers' stage, where channels find them by name (shared memory).
+        source: where the producers are, unless :meth:`receive` says it: one item for each rank that this
+            rank hears from. By default the configured sender, or the ranks of ``from_stage``.
+        source_tp: ranks that share a producer's heads; by default as many as here.
+        replica: which replica of ``from_stage``.
+        landing: ``direct``: producers write into the blocks. ``staged``: into the transport's pool, from
+            where they are copied. ``auto``: directly, unless nothing could end a late write into these
+            caches (see docs/explanation/kv.md); a :class:`KVMemory` never needs the copy.
+
+    ::
+
+        async with KVConsumer(transport, layout, caches) as consumer:
+            progress = await consumer.receive("tx-1", blocks)
+            await progress.all()
+    """
+
+    role = "receiver"
+
+    def __init__(
+        self,
+        *args: Any,
+        from_stage: str | int | None = None,
+        source: Source | Sequence[Source] | None = None,
+        source_tp: int | None = None,
+        replica: int = 0,
+        landing: Literal["auto", "direct", "staged"] = "auto",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        if landing not in ("auto", "direct", "staged"):
+            raise UsageError(f"landing is 'auto', 'direct' or 'staged', not {landing!r}")
+        self._stage = None if from_stage is None else str(from_stage)
+        self._replica = replica
+        self._source = source
+        self._source_tp = self.layout.tp_size if source_tp is None else source_tp
+        self._ranks = sources_of(self.layout, self._source_tp)
+        self._staged = self.writes and self._stages(landing)
+        self.core = Taking(
+            self.layout.layers,
+            written_to=self.writes,
+            plan=self._plan,
+            describe=self._describe,
+        )
+        self._mappings: Mappings | None = None
+        self._slots = Slots(self.guests, self.caches, self.core, self._say_to, self.flush)
+        self._kept: dict[Any, str] = {}
+        """Where each producer is that was asked: its line is kept."""
+        self._expected: dict[str, int] = {}
+        """Address → rank that has to be there."""
+        self._progress: dict[TakenShare, KVProgress] = {}
+        self._busy: dict[int, KVProgress] = {}
+        """Blocks that a transfer may write to."""
+        self._moved: dict[KVProgress, float] = {}
+        self._watches: dict[KVProgress, int] = {}
+        self._declines: dict[str, list[Decline]] = {}
+        self._reading = 0
+        self._calm: asyncio.Event | None = None
+
+    # --- the caller -------------------------------------------------------------------------------
+
+    async def receive(
+        self,
+        request_id: str,
+        block_ids: Sequence[int],
+        *,
+        mode: str = "write",
+        source: Source | Sequence[Source] | None = None,
+    ) -> KVProgress:
+        """Ask for a request's cache into blocks of this rank; returns as soon as that is under way.
+
+        Args:
+            request_id: what the producer calls it too, such as a router's ``transfer_id``.
+            block_ids: in the order of the tokens.
+            mode: ``write``: layer by layer, while the producer computes; ``read``: at once, from a producer
+                that has offered it.
+            source: where the producers are, when it is not as the consumer was made.
+
+        Raises:
+            UsageError: blocks that do not exist, or into which something else may still land; a mode or a
+                source that makes no sense.
+            ProtocolError: the producer's layout does not fit, as far as it is known; else the progress
+                tells it.
+            ClosedError: this end, or its transport, was closed.
+
+        Cancellation: safe; it is given up.
+        """
+        checked_request(request_id)
+        if self._closed:
+            raise ClosedError(f"the KVConsumer of {self.transport.endpoint} is closed")
+        try:
+            wanted = Mode(mode)
+        except ValueError:
+            raise UsageError(f"mode is 'write' or 'read', not {mode!r}") from None
+        blocks = self._checked(request_id, block_ids)
+        addresses = self._addresses(source)
+        progress = KVProgress(request_id, blocks, self.layout.layers, self.deadlines, self._cancel)
+        for block in blocks:
+            self._busy[block] = progress
+        for address in addresses:
+            share = self.core.want(address, request_id, blocks, wanted, staged=self._staged)
+            self._progress[share] = progress
+            progress.shares.append(share)
+            if self._mappings is not None and not self._staged:
+                self._mappings.begin(share)
+        self._moved[progress] = self.loop.time()
+        self._watch(progress)
+        for address in addresses:
+            self._recheck(address)
+        self.flush()
+        return progress
+
+    async def receive_all(
+        self,
+        requests: Mapping[str, tuple[str, Sequence[int]]],
+        *,
+        mode: str = "write",
+        source: Source | Sequence[Source] | None = None,
+    ) -> dict[str, KVProgress]:
+        """Several caches that are of use together only, such as the branches of classifier-free guidance.
+
+        Waits until all are whole. When one fails, the others are given up.
+
+        Args:
+            requests: role → request and blocks.
+
+        Returns:
+            Role → progress, each done.
+
+        Raises:
+            OmniAsyncError: the first failure, as :meth:`KVProgress.all`.
+
+        Cancellation: safe; all are given up.
+        """
+        begun: dict[str, KVProgress] = {}
+        try:
+            for role, (request_id, block_ids) in requests.items():
+                begun[role] = await self.receive(request_id, block_ids, mode=mode, source=source)
+            for progress in begun.values():
+                await progress.all()
+        except BaseException as error:
+            for role, progress in begun.items():
+                progress.cancel(f"a companion of {role!r} failed: {error}")
+            raise
+        return begun
+
+    def decline(
+        self,
+        request_id: str,
+        reason: str = "the consumer has no use for it",
+        *,
+        source: Source | Sequence[Source] | None = None,
+    ) -> None:
+        """Tell the producer that this request will never be asked for, so that it frees its blocks now."""
+        checked_request(request_id)
+        for address in self._addresses(source):
+            self._declines.setdefault(address, []).append(Decline(request_id, reason))
+        self.flush()
+
+    @property
+    def quarantined(self) -> frozenset[int]:
+        """Blocks of failed transfers into which something may still land."""
+        return frozenset(
+            block for block, progress in self._busy.items() if progress.error is not None
+        )
+
+    # --- sources ----------------------------------------------------------------------------------
+
+    def _addresses(self, source: Source | Sequence[Source] | None) -> list[str]:
+        told = self._source if source is None else source
+        if told is None:
+            items: list[Source] = list(self._ranks)
+        elif isinstance(told, (Mapping, int)):
+            items = [told]
+        else:
+            items = list(told)
+        if len(items) != len(self._ranks):
+            raise UsageError(
+                f"this rank hears from {len(self._ranks)} ranks of its producer "
+                f"({', '.join(map(str, self._ranks))}), and {len(items)} sources were told"
+            )
+        return [self._keep(item, rank) for item, rank in zip(items, self._ranks, strict=True)]
+
+    def _keep(self, item: Source, rank: int) -> str:
+        me = self.guests.endpoint
+        if isinstance(item, int) and not isinstance(item, bool):
+            name: Any = item
+            stage = self._stage or ""
+            endpoint = Endpoint(me.namespace, stage, item, self._replica)
+            metadata = None
+            if not stage and self.guests.wiring.channels.address_of(endpoint) is not None:
+                raise UsageError(
+                    "the producers of this backend are found by name: give from_stage, their stage"
+                )
+            if len(self._ranks) > 1 and self.guests.wiring.channels.address_of(endpoint) is None:
+                raise UsageError(
+                    f"this rank hears from several ranks ({', '.join(map(str, self._ranks))}): give a source "
+                    "with source_host and source_port for each"
+                )
+        elif isinstance(item, Mapping):
+            metadata, endpoint = item, None
+            name = (item.get("source_host"), item.get("source_port"))
+        else:
+            raise UsageError(
+                f"a source is a rank, or a source_host and a source_port, not {item!r}"
+            )
+        if name not in self._kept:
+            address = self._kept[name] = self.guests.keep_line(endpoint, metadata)
+            self._expected[address] = rank
+        return self._kept[name]
+
+    def _recheck(self, address: str) -> None:
+        """A producer that was refused before is refused again."""
+        for line, who in self._lines.items():
+            if line.address == address and who in self._refused:
+                self.core.refused(address, self._refused[who])
+
+    # --- blocks -----------------------------------------------------------------------------------
+
+    def _checked(self, request_id: str, block_ids: Sequence[int]) -> list[int]:
+        blocks = [int(block) for block in block_ids]
+        KVPlan.of(self.layout, blocks, self.layout, blocks)  # finds what is wrong with them
+        busy = [block for block in blocks if block in self._busy]
+        if busy:
+            other = self._busy[busy[0]]
+            raise UsageError(
+                f"request {request_id!r}: into {len(busy)} of its blocks, such as {busy[0]}, something may still "
+                f"land for {other!r}; wait for its released()"
+            )
+        return blocks
+
+    def _stages(self, landing: str) -> bool:
+        if landing != "auto":
+            return landing == "staged"
+        revoke = self.guests.wiring.engine.revoke
+        return revoke is Revoke.PAGES and not Mappings.can(self.guests, self.caches)
+
+    # --- peers ------------------------------------------------------------------------------------
+
+    def register(self) -> list[Region]:
+        if self.writes and not self._staged and Mappings.can(self.guests, self.caches):
+            self._mappings = Mappings(self.guests, self.caches, self._remap, self._diverted)
+            return []
+        return super().register()
+
+    def meet_word(self) -> Meet:
+        if self._mappings is not None:
+            present = self._mappings.present
+            return Meet(VERSION, self.layout, self.spots([present.region], present.shift))
+        return Meet(VERSION, self.layout, self.spots(self._regions))
+
+    def _remap(self) -> None:
+        word = self.meet_word()
+        for who in self._lines.values():
+            self.say(who, word)
+
+    def expected(self, line: GuestLine, theirs: KVLayout) -> None:
+        rank = self._expected.get(line.address)
+        if rank is None:
+            return
+        if (theirs.tp_size, theirs.tp_rank) != (self._source_tp, rank):
+            raise ProtocolError(
+                f"rank {rank} of {self._source_tp} was to be found there, and it is rank {theirs.tp_rank} "
+                f"of {theirs.tp_size}: set source_tp and the sources to match",
+                peer=line.name,
+            )
+
+    def met(self, line: GuestLine) -> None:
+        self.core.met(line.address, line.peer.incarnation)
+
+    def refuse(self, line: GuestLine, error: ProtocolError) -> None:
+        self.core.refused(line.address, error)
+
+    def word(self, line: GuestLine, word: AnyWord) -> None:
+        self.core.heard(line.address, word)
+
+    def gone(self, line: GuestLine, proven: bool) -> None:
+        self.core.lost(line.address, proven=proven)
+
+    def _describe(self, address: str) -> str:
+        for line in self._lines:
+            if line.address == address:
+                return line.name
+        return address
+
+    def _plan(self, share: TakenShare, word: Begun) -> None:
+        if self.writes and not word.staged:
+            return
+        peer = next(peer for peer in self.peers.values() if peer.line.address == share.address)
+        tokens = None if word.tokens < 0 else word.tokens
+        share.plan = KVPlan.of(peer.layout, word.blocks, self.layout, share.blocks, tokens=tokens)
+
+    # --- the core's decisions ---------------------------------------------------------------------
+
+    def flush(self) -> None:
+        core = self.core
+        while (
+            core.words or core.begun or core.reads or core.arrived or core.doubtful or core.stirred
+        ):
+            words, core.words = core.words, []
+            for address, word in words:
+                self._say_at(address, word)
+            begun, core.begun = core.begun, []
+            for share in begun:
+                self._slots.begin(share, share.plan)
+            reads, core.reads = core.reads, []
+            for share, layers in reads:
+                self._read(share, layers)
+            arrived, core.arrived = core.arrived, []
+            for share, layers, slots in arrived:
+                self._slots.arrived(share, layers, slots)
+            doubtful, core.doubtful = core.doubtful, []
+            for share in doubtful:
+                self._doubt(share)
+            stirred, core.stirred = core.stirred, []
+            for share in dict.fromkeys(stirred):
+                self._stir(share)
+        self._say_declines()
+
+    def _say_at(self, address: str, word: AnyWord) -> None:
+        for line, who in self._lines.items():
+            if line.address == address:
+                self.say(who, word)
+
+    def _say_to(self, share: TakenShare, word: AnyWord) -> None:
+        self._say_at(share.address, word)
+
+    def _say_declines(self) -> None:
+        for line, who in self._lines.items():
+            if who in self.peers:
+                for word in self._declines.pop(line.address, []):
+                    self.say(who, word)
+
+    def _read(self, share: TakenShare, layers: list[int]) -> None:
+        peer = next((p for p in self.peers.values() if p.line.address == share.address), None)
+        self._reading += 1
+        if peer is None:
+            self.loop.call_soon(self._was_read, share, layers, "the producer has gone")
+            return
+        moves = [
+            move
+            for layer in layers
+            for move in sending.reading(share.plan, self.caches, layer, peer.meet.spots)
+        ]
+        peer.line.move(moves, partial(self._was_read, share, layers))
+
+    def _was_read(self, share: TakenShare, layers: list[int], problem: str | None) -> None:
+        self._reading -= 1
+        self.core.read(share, layers, problem)
+        self.flush()
+        self._maybe_calm()
+
+    def _doubt(self, share: TakenShare) -> None:
+        """Its producer can tell of no end any more: take the memory away, where that can be done."""
+        if share.staged:
+            if self._slots.doubt(share):
+                self._diverted(share)
+        elif self._mappings is not None:
+            self._mappings.doubt(share)
+
+    def _diverted(self, share: TakenShare) -> None:
+        self.loop.call_later(GRACE, self._taken_away, share)
+
+    def _taken_away(self, share: TakenShare) -> None:
+        self.core.free(share)
+        self.flush()
+
+    def _stir(self, share: TakenShare) -> None:
+        progress = self._progress.get(share)
+        if progress is None:
+            return
+        self._moved[progress] = self.loop.time()
+        if share.free:
+            self._slots.end(share)
+            if self._mappings is not None:
+                self._mappings.end(share)
+            del self._progress[share]
+        if share.step is Step.FAILED and progress.error is None:
+            assert share.error is not None
+            self._cancel(progress, share.error)
+        over = progress.done or progress.error is not None
+        if over and progress.free:
+            for block in progress.block_ids:
+                if self._busy.get(block) is progress:
+                    del self._busy[block]
+        if over:
+            self._forget(progress)
+        progress.stir()
+        self._maybe_calm()
+
+    def _cancel(self, progress: KVProgress, error: OmniAsyncError) -> None:
+        if progress.done or progress.error is not None:
+            return
+        progress.error = error
+        for share in progress.shares:
+            self.core.cancel(share, error)
+        progress.stir()
+        self.flush()
+
+    # --- time limits ------------------------------------------------------------------------------
+
+    def _watch(self, progress: KVProgress) -> None:
+        limit = self.transfer_timeout if progress.begun else self.defer_timeout
+        if limit < math.inf:
+            due = self._moved[progress] + limit
+            self._watches[progress] = self.deadlines.add(due, partial(self._look_at, progress))
+
+    def _look_at(self, progress: KVProgress) -> None:
+        self._watches.pop(progress, None)
+        if progress not in self._moved:
+            return
+        limit = self.transfer_timeout if progress.begun else self.defer_timeout
+        if self._moved[progress] + limit > self.loop.time():
+            self._watch(progress)
+            return
+        where = ", ".join(self._describe(share.address) for share in progress.shares)
+        here = [share for share in progress.shares if share.step is not Step.PARKED]
+        if progress.begun:
+            text = f"nothing has moved for {limit:g} s, {progress.landed} layers are in place"
+            phase = "moving"
+        elif not here:
+            text, phase = f"no producer was there within {limit:g} s", "looking for the producer"
+        else:
+            text = f"the producer has not begun within {limit:g} s"
+            phase = "waiting for the producer"
+        error = TransferTimeout(
+            f"request {progress.request_id!r} from {where}: {text}",
+            key=progress.request_id,
+            peer=where,
+            phase=phase,
+            timeout=limit,
+        )
+        self._cancel(progress, error)
+
+    def _forget(self, progress: KVProgress) -> None:
+        self._moved.pop(progress, None)
+        token = self._watches.pop(progress, None)
+        if token is not None:
+            self.deadlines.discard(token)
+
+    # --- closing ----------------------------------------------------------------------------------
+
+    def shut(self, reason: str) -> None:
+        for progress in set(self._progress.values()):
+            self._cancel(progress, ClosedError(f"request {progress.request_id!r}: {reason}"))
+
+    async def settle(self) -> None:
+        await self._calm_down()
+        left = set(self._progress)
+        if self._mappings is not None:
+            left -= self._mappings.close()
+            self._mappings = None
+        left = {share for share in left if not (share.staged and self._slots.doubt(share))}
+        if left:
+            warnings.warn(
+                f"the KVConsumer of {self.transport.endpoint} was closed while "
+                f"{len(self.quarantined)} blocks may still be written to, by producers that do not answer; "
+                "do not use their memory again",
+                ResourceWarning,
+                stacklevel=2,
+            )
+        for address in self._kept.values():
+            self.guests.leave_line(address)
+        self._kept.clear()
+
+    async def _calm_down(self) -> None:
+        if self._progress:
+            self._calm = asyncio.Event()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._calm.wait(), SETTLE_SECONDS)
+
+    def _maybe_calm(self) -> None:
+        if self._calm is not None and not self._progress:
+            self._calm.set()
+
+    def unregister(self) -> None:
+        if not self._reading:
+            super().unregister()

@@ -1,0 +1,353 @@
+"""What producers and consumers share: a place on a transport, registered caches, peers that are met.
+
+In: a stage or a transport, a layout, caches. Out: lines to peers whose layout fits, their words.
+Never: decides what a word means beyond Meet; leaves memory registered that an engine may not use any more.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import math
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from .._aio.deadline import Deadlines, seconds
+from ..errors import OmniAsyncError, ProtocolError, UsageError
+from ..model import Region, Role, Verb
+from ..observe.log import get_logger
+from ..transport import Transport
+from ..transport.guests import GuestLine, Guests
+from .caches import Caches
+from .layout import KVLayout, match
+from .memory import KVMemory
+from .words import TOPIC, VERSION, AnyWord, Meet, Spot, decode, encode
+
+_log = get_logger("omni_async.kv")
+
+TRANSFER_TIMEOUT = 30.0
+"""Seconds in which something of a transfer has to move, once it has begun."""
+DEFER_TIMEOUT = 60.0
+"""Seconds that one side waits for the other to take part."""
+SETTLE_SECONDS = 5.0
+"""How long leaving waits for engine operations that cannot be recalled."""
+
+
+class Staged(Protocol):
+    """An open stage, such as ``open_stage`` yields."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def transports(self) -> Mapping[str, Transport]: ...
+
+
+Carrier = Transport | Staged
+Self = TypeVar("Self", bound="KVEnd")
+
+
+class Peer(NamedTuple):
+    """One incarnation of the other side, as its line has told it."""
+
+    line: GuestLine
+    meet: Meet
+
+    @property
+    def layout(self) -> KVLayout:
+        return self.meet.layout
+
+
+class KVEnd(abc.ABC):
+    """A guest of one transport, from ``async with`` to its end.
+
+    Args:
+        carrier: an open transport, or a stage that has exactly one of this side's role.
+        layout: of this rank's caches.
+        caches: one item a layer (a tensor, or a pair of keys and values), or a :class:`KVMemory`. They are
+            registered once, and read and written in place.
+        transfer_timeout: seconds in which something of a transfer has to move, once it has begun.
+        defer_timeout: seconds that this side waits for the other to take part.
+
+    Raises:
+        UsageError: a role, a backend or tensors that do not fit; says what does.
+    """
+
+    topic = TOPIC
+    role: ClassVar[Role]
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        layout: KVLayout,
+        caches: KVMemory | Any,
+        *,
+        transfer_timeout: float = TRANSFER_TIMEOUT,
+        defer_timeout: float = DEFER_TIMEOUT,
+    ) -> None:
+        self.layout = layout
+        self.caches = Caches(layout, caches)
+        self.transfer_timeout = _limit(transfer_timeout, "transfer_timeout")
+        self.defer_timeout = _limit(defer_timeout, "defer_timeout")
+        self.transport = _transport(carrier, self.role)
+        self.guests: Guests = self.transport.guests
+        self.loop = asyncio.get_running_loop()
+        self.deadlines = Deadlines(self.loop)
+        self.peers: dict[str, Peer] = {}
+        """By incarnation."""
+        self._lines: dict[GuestLine, str] = {}
+        self._refused: dict[str, ProtocolError] = {}
+        """Incarnations whose layout does not fit."""
+        self._regions: list[Region] = []
+        self._closed = False
+        self._opened = False
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def __aenter__(self: Self) -> Self:
+        if self._opened:
+            raise UsageError(f"this {type(self).__name__} was entered before; make another one")
+        self._opened = True
+        self.check_device()
+        try:
+            self._regions = self.register()
+            self.guests.admit(self)
+        except BaseException:
+            self.unregister()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End all transfers, tell the other sides, wait for what an engine still does. Idempotent.
+
+        Cancellation: ends; what is still under way keeps its memory registered.
+        """
+        if not self._closed:
+            self._closed = True
+            self.shut(f"the {type(self).__name__} of {self.transport.endpoint} was closed")
+            self.flush()
+        try:
+            await self.settle()
+        finally:
+            self.guests.dismiss(self)
+            self.deadlines.close()
+            self.unregister()
+
+    @property
+    def writes(self) -> bool:
+        """Whether producers write (WRITE); otherwise consumers read."""
+        return self.guests.verb is Verb.WRITE
+
+    def check_device(self) -> None:
+        """Refuse caches that the engine cannot reach."""
+        engine = self.guests.wiring.engine.device.partition(":")[0]
+        mine = self.caches.device.partition(":")[0]
+        if mine != "cpu" and engine != mine:
+            raise UsageError(
+                f"the caches are on {self.caches.device}, and {self.transport.capabilities.backend} was "
+                f"opened for memory of {engine}: set memory_pool_device (or receive_device) to {mine!r}"
+            )
+
+    def register(self) -> list[Region]:
+        """Make the caches reachable by peers."""
+        return [self.guests.register(*span) for span in self.caches.spans(self.guests.verb)]
+
+    def unregister(self) -> None:
+        """End that."""
+        for region in self._regions:
+            self.guests.unregister(region)
+        self._regions = []
+
+    def spots(self, regions: list[Region], shift: int = 0) -> list[Spot]:
+        """Where each tensor lies in what was registered.
+
+        Args:
+            shift: how far the registered addresses lie from those of the tensors.
+        """
+        spots = []
+        for address in self.caches.addresses:
+            at = address + shift
+            region = next(r for r in regions if r.address <= at < r.address + r.nbytes)
+            spots.append(Spot(region.id, at - region.address))
+        return spots
+
+    @abc.abstractmethod
+    def meet_word(self) -> Meet:
+        """What a new peer is told first."""
+
+    # --- guest ------------------------------------------------------------------------------------
+
+    def opened(self, line: GuestLine) -> None:
+        self._lines[line] = line.peer.incarnation
+        line.say(TOPIC, encode(self.meet_word()))
+
+    def heard(self, line: GuestLine, body: bytes) -> None:
+        try:
+            word = decode(body)
+        except (msgspec.DecodeError, UsageError) as error:
+            raise ProtocolError(f"no word about KV caches: {error}", peer=line.name) from None
+        who = line.peer.incarnation
+        if isinstance(word, Meet):
+            self._meet(line, word)
+        elif who not in self.peers and who not in self._refused:
+            raise ProtocolError("the first word about KV caches has to be Meet", peer=line.name)
+        else:
+            self.word(line, word)
+        self.flush()
+
+    def ended(self, line: GuestLine, error: Exception | None, proven: bool) -> None:
+        who = self._lines.pop(line, None)
+        if who is not None:
+            self.peers.pop(who, None)
+            self._refused.pop(who, None)
+            self.gone(line, proven)
+            self.flush()
+
+    def closing(self, reason: str) -> None:
+        if not self._closed:
+            self._closed = True
+            _log.warning("a transport was closed under its KV caches", reason=reason)
+            self.shut(reason)
+            self.flush()
+
+    def _meet(self, line: GuestLine, word: Meet) -> None:
+        who = line.peer.incarnation
+        again = who in self.peers
+        try:
+            self._fits(line, word)
+        except ProtocolError as error:
+            self._refused[who] = error
+            _log.warning("a peer's KV caches do not fit", peer=line.name, reason=str(error))
+            self.refuse(line, error)
+            return
+        self.peers[who] = Peer(line, word)
+        if not again:
+            self.met(line)
+
+    def _fits(self, line: GuestLine, word: Meet) -> None:
+        if word.version != VERSION:
+            raise ProtocolError(
+                f"the peer speaks version {word.version} of the words about KV caches, and this is {VERSION}",
+                peer=line.name,
+            )
+        ours, theirs = self.layout, word.layout
+        source, target = (ours, theirs) if self.role == "sender" else (theirs, ours)
+        match(source, target, peer=line.name)
+        if len(word.spots) != theirs.layers * len(theirs.tensor_nbytes):
+            raise ProtocolError(
+                f"the peer told {len(word.spots)} tensors, its layout has {theirs.layers} layers of "
+                f"{len(theirs.tensor_nbytes)}",
+                peer=line.name,
+            )
+        self.expected(line, theirs)
+
+    def expected(self, line: GuestLine, theirs: KVLayout) -> None:  # noqa: B027 - a producer serves all
+        """Raise ProtocolError for a peer that is another one than this side counts on."""
+
+    def say(self, incarnation: str, word: AnyWord) -> None:
+        """Tell a peer; nobody where it has gone."""
+        peer = self.peers.get(incarnation)
+        if peer is not None:
+            peer.line.say(TOPIC, encode(word))
+            return
+        for line, who in self._lines.items():  # one that was refused is told why
+            if who == incarnation:
+                line.say(TOPIC, encode(word))
+
+    # --- what each side does ----------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def met(self, line: GuestLine) -> None:
+        """A peer is there whose layout fits."""
+
+    @abc.abstractmethod
+    def refuse(self, line: GuestLine, error: ProtocolError) -> None:
+        """A peer is there whose layout does not fit."""
+
+    @abc.abstractmethod
+    def word(self, line: GuestLine, word: AnyWord) -> None:
+        """A peer said something."""
+
+    @abc.abstractmethod
+    def gone(self, line: GuestLine, proven: bool) -> None:
+        """A peer's line has ended."""
+
+    @abc.abstractmethod
+    def shut(self, reason: str) -> None:
+        """Give up everything."""
+
+    @abc.abstractmethod
+    async def settle(self) -> None:
+        """Wait for what is under way, up to :data:`SETTLE_SECONDS`."""
+
+    @abc.abstractmethod
+    def flush(self) -> None:
+        """Do what the core has decided."""
+
+
+def checked_request(request_id: object) -> str:
+    """A name by which both sides know a request.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not isinstance(request_id, str) or not request_id or len(request_id.encode()) > 1024:
+        raise UsageError(
+            "a request is known by a non-empty str of at most 1,024 bytes, the same on both sides (such as "
+            f"the router's transfer_id), not {request_id!r}"
+        )
+    return request_id
+
+
+def checked_layer(layer: object, layers: int) -> int:
+    """A layer's number.
+
+    Raises:
+        UsageError: there is none such.
+    """
+    if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < layers:
+        raise UsageError(f"layers count from 0 to {layers - 1}, not {layer!r}")
+    return layer
+
+
+def failed(error: OmniAsyncError) -> OmniAsyncError:
+    """A copy to be raised, so that each who waits has a traceback of his own."""
+    again: OmniAsyncError = error.__reduce__()[0](*error.__reduce__()[1:])
+    again.__cause__ = error.__cause__
+    return again
+
+
+def _limit(value: float, what: str) -> float:
+    found = seconds(value, what)
+    return math.inf if found is None else found
+
+
+def _transport(carrier: Carrier, role: Role) -> Transport:
+    if isinstance(carrier, Transport):
+        if carrier.role != role:
+            raise UsageError(
+                f"this end needs a transport of role {role!r}, and {carrier!r} has {carrier.role!r}"
+            )
+        return carrier
+    known = getattr(carrier, "transports", None)
+    if not isinstance(known, Mapping):
+        raise UsageError(f"KV caches travel over a Stage or a Transport, not {carrier!r}")
+    fitting = [transport for transport in known.values() if transport.role == role]
+    if len(fitting) != 1:
+        raise UsageError(
+            f"stage {carrier.id} has {len(fitting)} transports of role {role!r} "
+            f"({', '.join(known) or 'none at all'}): give the one that carries KV caches, from its transports"
+        )
+    found: Transport = fitting[0]
+    return found

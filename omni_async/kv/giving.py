@@ -1,0 +1,511 @@
+"""A producer's side of all transfers of KV caches, without I/O.
+
+In: sessions, layers that are ready, words of consumers, ends of writes. Out: words, writes to begin, sessions' ends.
+Never: reaches a clock, a line, an engine; takes a session's end back.
+
+::
+
+    OPEN ──seal──> SEALED ──all landed at all consumers──> DELIVERED
+      └────────────────┴──abort, fault, loss, refusal──> FAILING ──last write has ended──> FAILED
+
+A share is one consumer's part in a session. It may be asked for before the session is there.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import (
+    ClosedError,
+    EngineFault,
+    OmniAsyncError,
+    PeerLost,
+    ProtocolError,
+    TransferCancelled,
+    TransferTimeout,
+    UsageError,
+)
+from .words import (
+    ALL,
+    AnyWord,
+    Ask,
+    Begun,
+    Decline,
+    Drop,
+    Ended,
+    Landed,
+    Mode,
+    Ready,
+    Reason,
+    Room,
+    Took,
+)
+
+REMEMBERED = 4096
+"""Requests whose end is remembered, for consumers that ask late."""
+
+
+class State(enum.IntEnum):
+    """It only grows."""
+
+    OPEN = 0
+    SEALED = 1
+    DELIVERED = 2
+    FAILING = 3
+    FAILED = 4
+
+
+@dataclass(eq=False, slots=True)
+class GivenShare:
+    """One consumer's part."""
+
+    peer: str
+    """Its incarnation."""
+    ask: Ask
+    session: Session | None = None
+    plan: Any = None
+    """What is to be moved, as whoever moves it knows it."""
+    staged: bool = False
+    todo: deque[int] = field(default_factory=deque)
+    """Layers that are ready, and not begun."""
+    rooms: deque[Room] = field(default_factory=deque)
+    told: set[int] = field(default_factory=set)
+    """(READ, MAP) Layers that may be read."""
+    under_way: dict[int, int] = field(default_factory=dict)
+    """Layer → slot, -1 without one."""
+    landed: set[int] = field(default_factory=set)
+    reason: Reason | None = None
+    """Why it has failed."""
+    text: str = ""
+    owes: bool = False
+    """Its consumer waits for word of the last write's end."""
+
+
+@dataclass(eq=False, slots=True)
+class Session:
+    """One request's cache, on its way to ``consumers`` instances."""
+
+    request_id: str
+    mode: Mode
+    consumers: int
+    blocks: list[int] | None = None
+    tokens: int = ALL
+    ready: dict[int, None] = field(default_factory=dict)
+    """Layers, in the order in which they became ready."""
+    shares: list[GivenShare] = field(default_factory=list)
+    expected: int = 0
+    """Shares that make it whole; 0 while nobody has asked."""
+    state: State = State.OPEN
+    error: OmniAsyncError | None = None
+
+    @property
+    def writing(self) -> bool:
+        return any(share.under_way for share in self.shares)
+
+    @property
+    def over(self) -> bool:
+        return self.state in (State.DELIVERED, State.FAILED)
+
+
+class Giving:
+    """All sessions of one producer.
+
+    Args:
+        layers: of the cache.
+        writes: whether bytes are written from here (WRITE), or read by the consumer.
+        plan: works out what to move for a share, and sets ``plan`` and ``staged``.
+            Raises UsageError or ProtocolError where the blocks do not fit.
+        shares_of: how many shares an instance has to which this consumer belongs.
+        describe: a peer, for people.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        *,
+        writes: bool,
+        plan: Callable[[GivenShare], None],
+        shares_of: Callable[[str], int],
+        describe: Callable[[str], str],
+    ) -> None:
+        self._layers = layers
+        self._writes = writes
+        self._plan = plan
+        self._shares_of = shares_of
+        self._describe = describe
+        self.sessions: dict[str, Session] = {}
+        self._shares: dict[tuple[str, int], GivenShare] = {}
+        self._waiting: dict[str, list[GivenShare]] = {}
+        """Asked for, while there is no session."""
+        self._ends: dict[str, tuple[Reason, str]] = {}
+        """Of requests that have failed, or were declined."""
+        self.words: list[tuple[str, AnyWord]] = []
+        self.writes: list[tuple[GivenShare, int, Room | None]] = []
+        self.stirred: list[Session] = []
+        """Sessions about which there is something to be known."""
+
+    # --- the caller -------------------------------------------------------------------------------
+
+    def open(self, request_id: str, mode: Mode, consumers: int) -> Session:
+        """Begin a session.
+
+        Raises:
+            UsageError: the request has one.
+        """
+        if request_id in self.sessions:
+            raise UsageError(f"request {request_id!r} is being sent already; abort that first")
+        session = self.sessions[request_id] = Session(request_id, mode, consumers)
+        declined = self._ends.pop(request_id, None)
+        if declined is not None and declined[0] is Reason.DROPPED:
+            self._fail(session, *declined)
+            return session
+        for share in self._waiting.pop(request_id, []):
+            self._join(session, share)
+        return session
+
+    def assign(self, session: Session, blocks: list[int], tokens: int) -> None:
+        """The cache is in these blocks."""
+        session.blocks, session.tokens = blocks, tokens
+        for share in session.shares:
+            self._begin(session, share)
+
+    def ready(self, session: Session, layers: Iterable[int]) -> None:
+        """These layers have been computed."""
+        for layer in layers:
+            if layer not in session.ready:
+                session.ready[layer] = None
+                for share in session.shares:
+                    self._offer(share, layer)
+
+    def seal(self, session: Session) -> None:
+        """All layers are ready, told or not; no more words of the caller follow."""
+        self.ready(session, range(self._layers))
+        if session.state is State.OPEN:
+            session.state = State.SEALED
+            self._look(session)
+
+    def fail(self, session: Session, reason: Reason, text: str) -> None:
+        """Give a session up; its consumers are told at once."""
+        if session.state < State.DELIVERED:
+            self._fail(session, reason, text)
+
+    def abort(self, request_id: str, text: str) -> None:
+        """There will be no session: whoever has asked, or asks, is told so."""
+        self._remember(request_id, Reason.ABORTED, text)
+        for share in self._waiting.pop(request_id, []):
+            self._end(share, Reason.ABORTED, text)
+
+    def close(self, text: str) -> None:
+        """Give everything up."""
+        for session in list(self.sessions.values()):
+            self.fail(session, Reason.CLOSED, text)
+        for shares in self._waiting.values():
+            for share in shares:
+                self._end(share, Reason.CLOSED, text)
+        self._waiting.clear()
+
+    def forget(self, request_id: str) -> None:
+        """Nobody asks for it any more."""
+        self._ends.pop(request_id, None)
+
+    @property
+    def waiting(self) -> int:
+        """Consumers that ask for a request of which there is no session yet."""
+        return sum(map(len, self._waiting.values()))
+
+    # --- consumers --------------------------------------------------------------------------------
+
+    def heard(self, peer: str, word: AnyWord) -> None:
+        """A consumer's word.
+
+        Raises:
+            ProtocolError: it makes no sense.
+        """
+        if isinstance(word, Ask):
+            self._asked(peer, word)
+        elif isinstance(word, Drop):
+            self._dropped(peer, word.ticket)
+        elif isinstance(word, Took):
+            self._took(peer, word)
+        elif isinstance(word, Room):
+            share = self._shares.get((peer, word.ticket))
+            if share is not None and share.reason is None:
+                share.rooms.append(word)
+                self._write(share)
+        elif isinstance(word, Decline):
+            self._declined(word)
+        else:
+            raise ProtocolError(f"a consumer does not say {type(word).__name__}", peer=peer)
+
+    def lost(self, peer: str, name: str) -> None:
+        """The line to a consumer has ended."""
+        text = f"the consumer {name} was lost"
+        for (whose, _), share in list(self._shares.items()):
+            if whose != peer:
+                continue
+            if share.session is None:
+                self._unwait(share)
+                self._release(share)
+            elif share.session.over or len(share.landed) == self._layers:
+                self._release(share)
+            else:
+                share.owes = False
+                share.reason = share.reason or Reason.DROPPED
+                session = share.session
+                self._failing(session, PeerLost(text))
+                if not share.under_way:
+                    self._release(share)
+                self._look(session)
+
+    def refused(self, peer: str, text: str) -> None:
+        """Its layout does not fit: whatever it asks for ends so."""
+        for (whose, _), share in list(self._shares.items()):
+            if whose == peer and share.reason is None:
+                self._refuse(share, text)
+
+    def written(self, share: GivenShare, layer: int, problem: str | None) -> None:
+        """A write has ended: no byte of it is under way any more."""
+        slot = share.under_way.pop(layer)
+        session = share.session
+        assert session is not None
+        if problem is None:
+            share.landed.add(layer)
+            if share.reason is None:
+                slots = [slot] if share.staged else []
+                self._say(share, Landed(share.ask.ticket, [layer], slots))
+        elif share.reason is None:
+            share.reason, share.text = Reason.ENGINE, problem
+            share.owes = True
+            if share.under_way:
+                self._say_ended(share, under_way=True)
+            error = EngineFault(
+                f"layer {layer} of request {session.request_id!r} was not written to "
+                f"{self._describe(share.peer)}: {problem}"
+            )
+            self._failing(session, error)
+        if share.reason is not None and not share.under_way:
+            if share.owes:
+                self._say_ended(share, under_way=False)
+            self._release(share)
+        self._look(session)
+
+    # --- within -----------------------------------------------------------------------------------
+
+    def _asked(self, peer: str, ask: Ask) -> None:
+        if (peer, ask.ticket) in self._shares:
+            raise ProtocolError(f"ticket {ask.ticket} was used twice", peer=peer)
+        share = self._shares[peer, ask.ticket] = GivenShare(peer, ask)
+        session = self.sessions.get(ask.request_id)
+        if session is not None and session.state < State.DELIVERED:
+            self._join(session, share)
+        elif ask.request_id in self._ends:
+            self._end(share, *self._ends[ask.request_id])
+        else:
+            self._waiting.setdefault(ask.request_id, []).append(share)
+
+    def _join(self, session: Session, share: GivenShare) -> None:
+        if share.ask.mode is not session.mode:
+            self._refuse(
+                share,
+                f"request {session.request_id!r} is sent in mode {session.mode.value!r}, and was asked "
+                f"for in mode {share.ask.mode.value!r}",
+            )
+            return
+        if not session.expected:
+            session.expected = session.consumers * self._shares_of(share.peer)
+        if len(session.shares) >= max(session.expected, 1):
+            self._refuse(
+                share,
+                f"request {session.request_id!r} is for {session.expected} consumer(s), and this is one more",
+                spoil=False,
+            )
+            return
+        share.session = session
+        session.shares.append(share)
+        self.stirred.append(session)
+        if session.blocks is not None:
+            self._begin(session, share)
+
+    def _begin(self, session: Session, share: GivenShare) -> None:
+        assert session.blocks is not None
+        try:
+            self._plan(share)
+        except (UsageError, ProtocolError) as error:
+            self._refuse(share, str(error))
+            return
+        self._say(
+            share, Begun(share.ask.ticket, session.blocks, session.tokens, staged=share.staged)
+        )
+        for layer in session.ready:
+            self._offer(share, layer)
+
+    def _offer(self, share: GivenShare, layer: int) -> None:
+        if share.reason is not None:
+            return
+        if self._writes:
+            share.todo.append(layer)
+            self._write(share)
+        else:
+            share.told.add(layer)
+            self._say(share, Ready(share.ask.ticket, [layer]))
+
+    def _write(self, share: GivenShare) -> None:
+        while share.todo and (share.rooms or not share.staged):
+            room = share.rooms.popleft() if share.staged else None
+            layer = share.todo.popleft()
+            share.under_way[layer] = -1 if room is None else room.slot
+            self.writes.append((share, layer, room))
+
+    def _took(self, peer: str, word: Took) -> None:
+        share = self._shares.get((peer, word.ticket))
+        if share is None or share.reason is not None:
+            return  # its consumer is being told that it has failed
+        if not share.told.issuperset(word.layers):
+            raise ProtocolError(
+                f"layers {word.layers} of request {share.ask.request_id!r} were read before they were ready",
+                peer=peer,
+            )
+        session = share.session
+        assert session is not None
+        share.landed.update(word.layers)
+        self._say(share, Landed(share.ask.ticket, word.layers))
+        self._look(session)
+
+    def _dropped(self, peer: str, ticket: int) -> None:
+        share = self._shares.get((peer, ticket))
+        text = "the consumer gave it up"
+        if share is None:
+            self.words.append((peer, Ended(ticket, Reason.DROPPED, text, under_way=False)))
+            return
+        session = share.session
+        if session is None:
+            self._unwait(share)
+            self._remember(share.ask.request_id, Reason.DROPPED, text)
+            self._end(share, Reason.DROPPED, text)
+            return
+        share.owes = True
+        if share.reason is None:
+            share.reason, share.text = Reason.DROPPED, text
+            share.todo.clear()
+            error = TransferCancelled(
+                f"request {session.request_id!r} was given up by {self._describe(peer)}",
+                key=session.request_id,
+            )
+            self._failing(session, error)
+        if not share.under_way:
+            self._say_ended(share, under_way=False)
+            self._release(share)
+        self._look(session)
+
+    def _declined(self, word: Decline) -> None:
+        session = self.sessions.get(word.request_id)
+        if session is None:
+            self._remember(word.request_id, Reason.DROPPED, word.text)
+        elif session.state < State.DELIVERED:
+            self._fail(session, Reason.DROPPED, word.text)
+
+    def _refuse(self, share: GivenShare, text: str, *, spoil: bool = True) -> None:
+        """End one share; the session with it, for it can never become whole."""
+        session = share.session or self.sessions.get(share.ask.request_id)
+        self._end(share, Reason.REFUSED, text)
+        if session is not None and spoil:
+            self._failing(session, ProtocolError(text, peer=self._describe(share.peer)))
+            self._look(session)
+
+    def _end(self, share: GivenShare, reason: Reason, text: str) -> None:
+        """Tell a consumer that its share has failed, now and once more at the end of the last write."""
+        share.reason, share.text, share.owes = reason, text, True
+        share.todo.clear()
+        self._say_ended(share, under_way=bool(share.under_way))
+        if not share.under_way:
+            self._release(share)
+
+    def _fail(self, session: Session, reason: Reason, text: str) -> None:
+        self._remember(session.request_id, reason, text)
+        for share in session.shares:
+            if share.reason is None and len(share.landed) < self._layers:
+                self._end(share, reason, text)
+        self._failing(session, _error(session, reason, text))
+        self._look(session)
+
+    def _failing(self, session: Session, error: OmniAsyncError) -> None:
+        """It can never become whole; what else it has to give goes on no further."""
+        if session.state >= State.DELIVERED:
+            return
+        session.state, session.error = State.FAILING, error
+        reason = _reason(error)
+        self._remember(session.request_id, reason, str(error))
+        for share in session.shares:
+            if share.reason is None and len(share.landed) < self._layers:
+                self._end(share, reason, str(error))
+
+    def _look(self, session: Session) -> None:
+        """Whether it is over."""
+        if session.state is State.FAILING and not session.writing:
+            session.state = State.FAILED
+        elif (
+            session.state is State.SEALED
+            and len(session.shares) == session.expected > 0
+            and all(len(share.landed) == self._layers for share in session.shares)
+        ):
+            session.state = State.DELIVERED
+        self.stirred.append(session)
+        if session.over and self.sessions.get(session.request_id) is session:
+            del self.sessions[session.request_id]
+            for share in session.shares:
+                if not share.under_way:
+                    self._release(share)
+
+    def _unwait(self, share: GivenShare) -> None:
+        waiting = self._waiting.get(share.ask.request_id, [])
+        if share in waiting:
+            waiting.remove(share)
+            if not waiting:
+                del self._waiting[share.ask.request_id]
+
+    def _release(self, share: GivenShare) -> None:
+        self._shares.pop((share.peer, share.ask.ticket), None)
+
+    def _remember(self, request_id: str, reason: Reason, text: str) -> None:
+        self._ends.pop(request_id, None)
+        self._ends[request_id] = reason, text
+        if len(self._ends) > REMEMBERED:
+            del self._ends[next(iter(self._ends))]
+
+    def _say(self, share: GivenShare, word: AnyWord) -> None:
+        self.words.append((share.peer, word))
+
+    def _say_ended(self, share: GivenShare, *, under_way: bool) -> None:
+        reason = share.reason or Reason.ABORTED
+        self._say(share, Ended(share.ask.ticket, reason, share.text, under_way))
+
+
+def _reason(error: OmniAsyncError) -> Reason:
+    kinds: tuple[tuple[type[OmniAsyncError], Reason], ...] = (
+        (EngineFault, Reason.ENGINE),
+        (TransferTimeout, Reason.TIMEOUT),
+        (ProtocolError, Reason.REFUSED),
+        (ClosedError, Reason.CLOSED),
+    )
+    return next((reason for kind, reason in kinds if isinstance(error, kind)), Reason.ABORTED)
+
+
+def _error(session: Session, reason: Reason, text: str) -> OmniAsyncError:
+    return error_of(reason, f"request {session.request_id!r}: {text}", session.request_id)
+
+
+def error_of(reason: Reason, text: str, request_id: str, peer: str | None = None) -> OmniAsyncError:
+    """What a reason means to a caller on either side."""
+    if reason is Reason.ENGINE:
+        return EngineFault(text, key=request_id, peer=peer)
+    if reason is Reason.TIMEOUT:
+        return TransferTimeout(text, key=request_id, peer=peer)
+    if reason is Reason.REFUSED:
+        return ProtocolError(text, peer=peer)
+    if reason is Reason.CLOSED:
+        return PeerLost(text, key=request_id, peer=peer)
+    return TransferCancelled(text, key=request_id, peer=peer)

@@ -1,0 +1,439 @@
+"""Who has KV caches and gives them away: a prefill instance, an autoregressive stage.
+
+In: blocks of an engine's caches, layers that are ready. Out: sessions that end when the blocks may be freed.
+Never: copies a cache where the engine reaches it, frees or reuses a block, blocks the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from .._aio.deadline import seconds
+from ..errors import ClosedError, OmniAsyncError, ProtocolError, UsageError
+from ..model import Move
+from ..observe.log import get_logger
+from ..transport import DEFAULT
+from ..transport.guests import GuestLine
+from . import sending
+from .end import SETTLE_SECONDS, KVEnd, checked_request
+from .giving import GivenShare, Giving, Session, State
+from .plan import KVPlan, targets_of
+from .session import Event, KVSession
+from .words import ALL, VERSION, AnyWord, Meet, Mode, Reason, Room, Spot
+
+_log = get_logger("omni_async.kv")
+
+
+class _Target:
+    """What a share's plan is: the moves, and where the consumer's tensors lay when it asked."""
+
+    __slots__ = ("moves", "spots")
+
+    def __init__(self, moves: KVPlan, spots: list[Spot]) -> None:
+        self.moves = moves
+        self.spots = spots
+
+
+class KVProducer(KVEnd):
+    """The sending end, over a transport of role ``sender``; see :class:`KVEnd` for arguments and errors.
+
+    ::
+
+        async with KVProducer(transport, layout, caches) as producer:
+            session = await producer.write_to("tx-1", blocks)
+            ...
+    """
+
+    role = "sender"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.core = Giving(
+            self.layout.layers,
+            writes=self.writes,
+            plan=self._plan,
+            shares_of=self._shares_of,
+            describe=self._describe,
+        )
+        self._sessions: dict[Session, KVSession] = {}
+        self._spots: dict[GivenShare, list[Spot]] = {}
+        self._moved: dict[Session, float] = {}
+        """When something of a session moved last."""
+        self._watches: dict[Session, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._under_way = 0
+        self._idle: asyncio.Event | None = None
+        self.left_behind = False
+        """Closed, with writes that have not ended."""
+
+    # --- the caller -------------------------------------------------------------------------------
+
+    async def offer(
+        self,
+        request_id: str,
+        block_ids: Sequence[int],
+        *,
+        tokens: int | None = None,
+        consumers: int = 1,
+    ) -> KVSession:
+        """(mode ``read``) A cache that is ready as a whole; a consumer fetches it when it is told to.
+
+        Args:
+            request_id: what both sides call it; :meth:`KVConsumer.receive` names the same.
+            block_ids: in the order of the tokens.
+            tokens: how many there are; without it the blocks are full.
+            consumers: instances that get it. Each may consist of several ranks, which are counted by themselves.
+
+        Raises:
+            UsageError: blocks that do not exist; a request that is being sent.
+            ClosedError: this end, or its transport, was closed.
+
+        Cancellation: safe.
+        """
+        session = self._begin(request_id, Mode.READ, consumers)
+        try:
+            self.assign(session.core, block_ids, tokens)
+        except BaseException:
+            self._withdraw(session)
+            raise
+        self.seal(session)
+        return session
+
+    async def write_to(
+        self,
+        request_id: str,
+        block_ids: Sequence[int] | None = None,
+        *,
+        tokens: int | None = None,
+        consumers: int = 1,
+        timeout: Any = DEFAULT,
+    ) -> KVSession:
+        """(mode ``write``) Layer by layer, as they are computed; waits for a consumer's blocks first.
+
+        Args:
+            request_id: what both sides call it.
+            block_ids: in the order of the tokens; they can be told later, by :meth:`KVSession.assign`.
+            tokens: how many there are; without it the blocks are full.
+            consumers: instances that get it.
+            timeout: seconds to wait for the first consumer; by default ``defer_timeout``. With 0 it is not
+                waited for: layers that are ready before it asks are written when it does.
+
+        Raises:
+            TransferTimeout: nobody has asked.
+            TransferCancelled: a consumer has declined.
+            UsageError: blocks that do not exist; a request that is being sent.
+            ClosedError: this end, or its transport, was closed.
+
+        Cancellation: safe; the session is given up.
+        """
+        limit = self.defer_timeout if timeout is DEFAULT else seconds(timeout)
+        session = self._begin(request_id, Mode.WRITE, consumers)
+        try:
+            if block_ids is not None:
+                self.assign(session.core, block_ids, tokens)
+            if limit != 0:
+                await self._first(session, math.inf if limit is None else limit)
+        except BaseException:
+            self._withdraw(session)
+            raise
+        return session
+
+    def abort(
+        self, request_id: str, reason: str = "aborted by its producer", core: Session | None = None
+    ) -> None:
+        """Give a request up, begun or not: whoever asks for it is told at once. Idempotent.
+
+        Where a session has begun, its blocks may be freed when :meth:`KVSession.delivered` raises.
+        """
+        checked_request(request_id)
+        found = core or self.core.sessions.get(request_id)
+        if found is None:
+            self.core.abort(request_id, reason)
+            self.loop.call_later(min(self.defer_timeout, 3600.0), self.core.forget, request_id)
+        else:
+            self.core.fail(found, Reason.ABORTED, reason)
+        self.flush()
+
+    @property
+    def waiting(self) -> int:
+        """Consumers that ask for requests of which there is no session yet."""
+        return self.core.waiting
+
+    # --- sessions ---------------------------------------------------------------------------------
+
+    def check(self, session: KVSession) -> None:
+        """Raise for a call from another loop."""
+        if asyncio.get_running_loop() is not self.loop:
+            raise UsageError(f"{session!r} belongs to another event loop")
+
+    def assign(self, core: Session, block_ids: Sequence[int], tokens: int | None) -> None:
+        """See :meth:`KVSession.assign`."""
+        blocks = [int(block) for block in block_ids]
+        # The plan of a cache with itself finds what is wrong with the blocks.
+        KVPlan.of(self.layout, blocks, self.layout, blocks, tokens=tokens)
+        self.core.assign(core, blocks, ALL if tokens is None else tokens)
+        self.flush()
+
+    def layer_ready(self, session: KVSession, layer: int, event: Event | None) -> None:
+        """See :meth:`KVSession.layer_ready`."""
+        try:
+            here = asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            here = False
+        if here:
+            self._told(session, layer, event)
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                self.loop.call_soon_threadsafe(self._told, session, layer, event)
+
+    def seal(self, session: KVSession) -> None:
+        """See :meth:`KVSession.seal`."""
+        self.core.seal(session.core)
+        self._moved[session.core] = self.loop.time()
+        self._watch(session.core)
+        self.flush()
+
+    def _told(self, session: KVSession, layer: int, event: Event | None) -> None:
+        if event is None:
+            self.core.ready(session.core, [layer])
+            self.flush()
+            return
+        session.coming(1)
+        self._spawn(self._after(session, layer, event))
+
+    async def _after(self, session: KVSession, layer: int, event: Event) -> None:
+        try:
+            await self.guests.wiring.executor.run(event.synchronize)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the consumers are told of it
+            text = f"layer {layer} was not computed: {error!r}"
+            self.core.fail(session.core, Reason.ENGINE, text)
+        else:
+            self.core.ready(session.core, [layer])
+        session.coming(-1)
+        self.flush()
+
+    def _begin(self, request_id: str, mode: Mode, consumers: int) -> KVSession:
+        checked_request(request_id)
+        if isinstance(consumers, bool) or not isinstance(consumers, int) or consumers < 1:
+            raise UsageError(f"consumers has to be a whole number of at least 1, not {consumers!r}")
+        if self._closed:
+            raise ClosedError(f"the KVProducer of {self.transport.endpoint} is closed")
+        core = self.core.open(request_id, mode, consumers)
+        session = self._sessions[core] = KVSession(self, core)
+        self._moved[core] = self.loop.time()
+        self.flush()
+        self._watch(core)
+        return session
+
+    def _withdraw(self, session: KVSession) -> None:
+        """Its caller never got it."""
+        self.core.fail(session.core, Reason.ABORTED, "its producer gave it up before it began")
+        self.flush()
+
+    async def _first(self, session: KVSession, limit: float) -> None:
+        token = None
+        if limit < math.inf:
+            text = f"no consumer has asked for it within {limit:g} s"
+            token = self.deadlines.add(
+                self.loop.time() + limit,
+                lambda: self._expire(session.core, text) if not session.asked else None,
+            )
+        try:
+            await session.asked_for()
+        finally:
+            if token is not None:
+                self.deadlines.discard(token)
+
+    # --- time limits ------------------------------------------------------------------------------
+
+    def _watch(self, core: Session) -> None:
+        old = self._watches.pop(core, None)
+        if old is not None:
+            self.deadlines.discard(old)
+        due = self._due(core)
+        if due < math.inf:
+            self._watches[core] = self.deadlines.add(due, partial(self._look_at, core))
+
+    def _due(self, core: Session) -> float:
+        """When it is given up, if nothing moves until then."""
+        if core.state >= State.DELIVERED:
+            return math.inf
+        whole = 0 < core.expected <= len(core.shares)
+        if not whole:
+            return self._moved[core] + self.defer_timeout
+        if core.state is State.SEALED:
+            return self._moved[core] + self.transfer_timeout
+        return math.inf  # the model computes
+
+    def _look_at(self, core: Session) -> None:
+        self._watches.pop(core, None)
+        if core.state < State.DELIVERED and self._due(core) <= self.loop.time():
+            asked = len(core.shares)
+            landed = sum(len(share.landed) for share in core.shares)
+            if 0 < core.expected <= asked:
+                text = f"nothing has moved for {self.transfer_timeout:g} s, {landed} layers have landed"
+            else:
+                wanted = f"of {core.expected} " if core.expected else ""
+                text = (
+                    f"{asked} {wanted}consumers have asked for it within {self.defer_timeout:g} s"
+                )
+            self._expire(core, text)
+        else:
+            self._watch(core)
+
+    def _expire(self, core: Session, text: str) -> None:
+        self.core.fail(core, Reason.TIMEOUT, text)
+        self.flush()
+
+    # --- peers ------------------------------------------------------------------------------------
+
+    def meet_word(self) -> Meet:
+        return Meet(VERSION, self.layout, self.spots(self._regions))
+
+    def met(self, line: GuestLine) -> None:
+        """It asks when it wants something."""
+
+    def refuse(self, line: GuestLine, error: ProtocolError) -> None:
+        """Each ask of it is refused with both layouts' values."""
+
+    def word(self, line: GuestLine, word: AnyWord) -> None:
+        who = line.peer.incarnation
+        self.core.heard(who, word)
+        if who in self._refused:
+            self.core.refused(who, str(self._refused[who]))
+
+    def gone(self, line: GuestLine, proven: bool) -> None:
+        self.core.lost(line.peer.incarnation, line.name)
+
+    def _shares_of(self, who: str) -> int:
+        return len(targets_of(self.layout, self.peers[who].layout.tp_size))
+
+    def _describe(self, who: str) -> str:
+        peer = self.peers.get(who)
+        return peer.line.name if peer is not None else "that has gone"
+
+    def _plan(self, share: GivenShare) -> None:
+        session = share.session
+        peer = self.peers.get(share.peer)
+        if session is None or session.blocks is None or peer is None:
+            raise ProtocolError("the consumer has gone")
+        tokens = None if session.tokens == ALL else session.tokens
+        plan = KVPlan.of(self.layout, session.blocks, peer.layout, share.ask.blocks, tokens=tokens)
+        share.plan = _Target(plan, peer.meet.spots)
+        share.staged = self.writes and (share.ask.staged or sending.through_buffers(plan))
+
+    # --- writes -----------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        core = self.core
+        while core.words or core.writes or core.stirred:
+            words, core.words = core.words, []
+            for who, word in words:
+                self.say(who, word)
+            writes, core.writes = core.writes, []
+            for share, layer, room in writes:
+                self._write(share, layer, room)
+            stirred, core.stirred = core.stirred, []
+            for session in dict.fromkeys(stirred):
+                self._stir(session)
+
+    def _stir(self, core: Session) -> None:
+        session = self._sessions.get(core)
+        if session is None:
+            return
+        self._moved[core] = self.loop.time()
+        session.stir()
+        if core.over:
+            del self._sessions[core], self._moved[core]
+            token = self._watches.pop(core, None)
+            if token is not None:
+                self.deadlines.discard(token)
+            if core.state is State.FAILED:
+                limit = min(self.defer_timeout, 3600.0)
+                self.loop.call_later(limit, self.core.forget, core.request_id)
+        elif core not in self._watches:
+            self._watch(core)
+
+    def _write(self, share: GivenShare, layer: int, room: Room | None) -> None:
+        peer = self.peers.get(share.peer)
+        self._under_way += 1
+        if peer is None:
+            self.loop.call_soon(self._written, share, layer, "the consumer has gone")
+            return
+        target: _Target = share.plan
+        plan = target.moves
+        if room is None:
+            moves = sending.direct(plan, self.caches, layer, target.spots)
+            self._move(peer.line, share, layer, moves)
+        elif room.nbytes < plan.nbytes:
+            text = f"a landing slot of {room.nbytes} bytes for {plan.nbytes}"
+            self.loop.call_soon(self._written, share, layer, text)
+        elif sending.through_buffers(plan):
+            self._spawn(self._gathered(peer.line, share, layer, room))
+        else:
+            moves = sending.into_room(plan, self.caches, layer, room)
+            self._move(peer.line, share, layer, moves)
+
+    def _move(self, line: GuestLine, share: GivenShare, layer: int, moves: list[Move]) -> None:
+        line.move(moves, partial(self._written, share, layer))
+
+    async def _gathered(self, line: GuestLine, share: GivenShare, layer: int, room: Room) -> None:
+        target: _Target = share.plan
+        plan = target.moves
+        try:
+            lease = await self.guests.pool.lease(plan.nbytes, findable=False)
+        except OmniAsyncError as error:
+            self._written(share, layer, f"no buffer to gather it: {error}")
+            return
+        lease.pin()
+
+        def ended(problem: str | None) -> None:
+            lease.unpin()
+            lease.drop()
+            self._written(share, layer, problem)
+
+        try:
+            executor = self.guests.wiring.executor
+            await executor.finish(sending.gathered, plan, self.caches, layer, lease.address)
+        except (OmniAsyncError, asyncio.CancelledError) as error:
+            ended(f"it could not be gathered: {error!r}")
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            return
+        line.move([Move(lease.address, room.region, room.offset, plan.nbytes)], ended)
+
+    def _written(self, share: GivenShare, layer: int, problem: str | None) -> None:
+        self._under_way -= 1
+        self.core.written(share, layer, problem)
+        self.flush()
+        if not self._under_way and self._idle is not None:
+            self._idle.set()
+
+    def _spawn(self, work: Any) -> None:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- closing ----------------------------------------------------------------------------------
+
+    def shut(self, reason: str) -> None:
+        self.core.close(reason)
+
+    async def settle(self) -> None:
+        if self._under_way:
+            self._idle = asyncio.Event()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), SETTLE_SECONDS)
+        if self._under_way:
+            self.left_behind = True
+            for session in self._sessions.values():
+                session.stir()
+
+    def unregister(self) -> None:
+        if not self._under_way:  # else the engine may still read: its regions go with it
+            super().unregister()

@@ -1,0 +1,67 @@
+"""One layer of one share on its way to a consumer: which moves, from where, through which buffer.
+
+In: caches, a plan, a consumer's spots or landing slots. Out: moves for the engine.
+Never: frees a buffer before the engine has ended with it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..model import Move
+from .caches import Caches
+from .gather import gather
+from .plan import KVPlan, Offsets
+from .words import Room, Spot
+
+GATHERED = 32 << 10
+"""Bytes of a piece on average below which pieces are gathered into one: that copy costs less than a piece
+of the engine's for each. See docs/explanation/kv.md for the measurement."""
+
+
+def through_buffers(plan: KVPlan) -> bool:
+    """Whether it is faster to gather the pieces, write them as one and lay them out at the other side."""
+    return len(plan) > 1 and plan.piece_nbytes < GATHERED
+
+
+def direct(plan: KVPlan, caches: Caches, layer: int, spots: list[Spot]) -> list[Move]:
+    """From the blocks here to the blocks there."""
+    count = len(plan.target_tensors)
+    theirs = spots[layer * count : (layer + 1) * count]
+    local = plan.source_addresses(caches.bases(layer)).tolist()
+    second = _second(plan.target, plan.target_tensors)
+    offsets = plan.target_addresses([spot.offset for spot in theirs]).tolist()
+    regions = [theirs[index].region for index in second.tolist()]
+    return list(map(Move, local, regions, offsets, plan.sizes.tolist()))
+
+
+def reading(plan: KVPlan, caches: Caches, layer: int, spots: list[Spot]) -> list[Move]:
+    """The same from the other side: from the blocks there to the blocks here."""
+    count = len(plan.source_tensors)
+    theirs = spots[layer * count : (layer + 1) * count]
+    local = plan.target_addresses(caches.bases(layer)).tolist()
+    second = _second(plan.source, plan.source_tensors)
+    offsets = plan.source_addresses([spot.offset for spot in theirs]).tolist()
+    regions = [theirs[index].region for index in second.tolist()]
+    return list(map(Move, local, regions, offsets, plan.sizes.tolist()))
+
+
+def into_room(plan: KVPlan, caches: Caches, layer: int, room: Room) -> list[Move]:
+    """From the blocks here to one landing slot, piece after piece."""
+    local = plan.source_addresses(caches.bases(layer)).tolist()
+    sizes = plan.sizes
+    offsets = (np.cumsum(sizes) - sizes + room.offset).tolist()
+    return [
+        Move(address, room.region, offset, nbytes)
+        for address, offset, nbytes in zip(local, offsets, sizes.tolist(), strict=True)
+    ]
+
+
+def gathered(plan: KVPlan, caches: Caches, layer: int, address: int) -> None:
+    """Copy one layer's pieces into a buffer. Blocks; for a thread."""
+    gather(plan, caches.bases(layer), address)
+
+
+def _second(offsets: Offsets, tensors: tuple[int, ...]) -> Offsets:
+    """In which tensor of a layer each offset lies."""
+    return (offsets >= tensors[0]).astype(np.int64) if len(tensors) == 2 else 0 * offsets

@@ -1,0 +1,214 @@
+"""A request's cache on its way out, as a serving engine has it.
+
+In: layers that are ready, from the model's thread or the loop. Out: word of the end, or its error.
+Never: blocks the model; says that blocks may be freed while a byte of them may still be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .._aio.deadline import seconds
+from ..errors import ClosedError, TransferTimeout, UsageError
+from ..transport import DEFAULT
+from .end import checked_layer, failed
+from .giving import Session, State
+
+if TYPE_CHECKING:
+    from .producer import KVProducer
+
+
+class Event(Protocol):
+    """When a layer's values are there, such as a ``torch.cuda.Event`` that was recorded."""
+
+    def synchronize(self) -> Any:
+        """Block until then; called in a thread of the transport's."""
+
+
+class KVSession:
+    """What :meth:`KVProducer.offer` and :meth:`KVProducer.write_to` return.
+
+    ::
+
+        for layer in range(layers):
+            ...compute...
+            session.layer_ready(layer)
+        await session.seal()
+        await session.delivered()      # only now may the blocks be freed
+    """
+
+    def __init__(self, producer: KVProducer, core: Session) -> None:
+        self._producer = producer
+        self.core = core
+        self._changed: list[asyncio.Future[None]] = []
+        self._coming = 0
+        """Layers whose events are waited for."""
+
+    @property
+    def request_id(self) -> str:
+        return self.core.request_id
+
+    @property
+    def mode(self) -> str:
+        """``write`` or ``read``."""
+        return self.core.mode.value
+
+    @property
+    def state(self) -> str:
+        """``open``, ``sealed``, ``delivered``, ``failing`` or ``failed``; it only goes forward."""
+        return self.core.state.name.lower()
+
+    @property
+    def asked(self) -> int:
+        """Consumers' ranks that have asked for it until now."""
+        return len(self.core.shares)
+
+    # --- from the model ---------------------------------------------------------------------------
+
+    def assign(self, block_ids: Sequence[int], *, tokens: int | None = None) -> None:
+        """Tell in which blocks the cache is, once, where the session was begun without.
+
+        Args:
+            block_ids: in the order of the tokens.
+            tokens: how many there are; without it the blocks are full.
+
+        Raises:
+            UsageError: blocks that do not exist, or it was told before.
+        """
+        self._producer.check(self)
+        if self.core.blocks is not None:
+            raise UsageError(f"request {self.request_id!r} has its blocks already")
+        self._producer.assign(self.core, block_ids, tokens)
+
+    def layer_ready(self, layer: int, event: Event | None = None) -> None:
+        """A layer's keys and values are in their blocks. Never blocks, and may be called from any thread.
+
+        Where the session has failed meanwhile it does nothing: :meth:`delivered` tells why.
+
+        Args:
+            layer: from 0, in any order, each once.
+            event: when they are there, where the device is still computing them.
+
+        Raises:
+            UsageError: there is no such layer, it was sealed, or its blocks were not told.
+        """
+        checked_layer(layer, self._producer.layout.layers)
+        if self.core.state is State.SEALED:
+            raise UsageError(
+                f"request {self.request_id!r} was sealed; layer {layer} comes too late"
+            )
+        if self.core.blocks is None:
+            raise UsageError(f"request {self.request_id!r}: tell its blocks first, by assign()")
+        self._producer.layer_ready(self, layer, event)
+
+    def coming(self, count: int) -> None:
+        """So many more layers are waited for; on the loop."""
+        self._coming += count
+        self.stir()
+
+    # --- from the loop ----------------------------------------------------------------------------
+
+    async def seal(self) -> None:
+        """No more layers will be told: those that were not are ready now. Returns when all were handed on.
+
+        Raises:
+            OmniAsyncError: the session has failed; the same error as :meth:`delivered`.
+
+        Cancellation: safe; it is sealed, or can be sealed again.
+        """
+        self._producer.check(self)
+        if self.core.blocks is None and self.core.state < State.DELIVERED:
+            raise UsageError(f"request {self.request_id!r}: tell its blocks first, by assign()")
+        while self._coming and self.core.state < State.DELIVERED:
+            await self._change(None)
+        self._producer.seal(self)
+        self._raise_if_failed()
+
+    async def delivered(self, *, timeout: Any = DEFAULT) -> None:
+        """Wait until every consumer has all of it: then, or when this raises, the blocks may be freed.
+
+        Args:
+            timeout: seconds for this wait alone, after which the session goes on; by default it is
+                the session's own limits that end it.
+
+        Raises:
+            TransferTimeout: no consumer asked within ``defer_timeout``, or nothing moved for
+                ``transfer_timeout``; or this wait's own time is over, which frees nothing.
+            TransferCancelled: a consumer gave it up, or it was aborted.
+            PeerLost: a consumer has gone.
+            EngineFault: the engine failed.
+            ProtocolError: a consumer's layout, blocks or mode do not fit.
+
+        Cancellation: safe; the session goes on.
+        """
+        limit = None if timeout is DEFAULT else seconds(timeout)
+        deadline = None if limit is None else asyncio.get_running_loop().time() + limit
+        while not self.core.over:
+            if self._producer.left_behind:
+                raise ClosedError(
+                    f"request {self.request_id!r}: its producer was closed while an engine was reading its "
+                    "blocks, and nobody can tell any more when that ends"
+                )
+            await self._change(deadline)
+        self._raise_if_failed()
+
+    def abort(self, reason: str = "aborted by its producer") -> None:
+        """Give it up; its consumers are told at once. On the loop; idempotent.
+
+        The blocks may be freed when :meth:`delivered` raises.
+        """
+        self._producer.abort(self.request_id, reason, self.core)
+
+    async def asked_for(self) -> None:
+        """Wait until a consumer asks.
+
+        Raises:
+            OmniAsyncError: the session has failed before.
+
+        Cancellation: safe.
+        """
+        while not self.core.shares and self.core.state < State.DELIVERED:
+            await self._change(None)
+        if self.core.state is State.FAILING:
+            await self.delivered()
+        self._raise_if_failed()
+
+    def stir(self) -> None:
+        """Something has changed; on the loop."""
+        for future in self._changed:
+            if not future.done():
+                future.set_result(None)
+        self._changed.clear()
+
+    async def _change(self, deadline: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self._changed.append(future)
+        token = None
+        if deadline is not None:
+            token = self._producer.deadlines.add(deadline, lambda: _expire(future, self))
+        try:
+            await future
+        finally:
+            if token is not None:
+                self._producer.deadlines.discard(token)
+
+    def _raise_if_failed(self) -> None:
+        if self.core.error is not None:
+            raise failed(self.core.error)
+
+    def __repr__(self) -> str:
+        return f"<KVSession {self.request_id!r} {self.mode}, {self.state}, {self.asked} asked>"
+
+
+def _expire(future: asyncio.Future[None], session: KVSession) -> None:
+    if not future.done():
+        future.set_exception(
+            TransferTimeout(
+                f"request {session.request_id!r} is not delivered yet ({session!r}); its blocks are in use",
+                key=session.request_id,
+                phase=session.state,
+            )
+        )
