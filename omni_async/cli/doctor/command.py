@@ -30,9 +30,6 @@ from .questions import Subject
 from .report import as_lines, as_object, count, settled
 from .words import HOST, Job, Told
 
-NAME = "doctor"
-HELP = "whether this host has what backends, or a deploy file, need"
-
 LIMIT = 30.0
 """Seconds that one backend may take."""
 UNKNOWN_WIDTH = 100
