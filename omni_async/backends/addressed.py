@@ -13,11 +13,13 @@ from typing import Generic, TypeVar
 from .._aio.executor import OwnedExecutor
 from ..abc import Channels, DirectBackend, Options, RemoteRegion
 from ..abc.options import AddressedOptions
-from ..errors import EngineFault
+from ..errors import EngineFault, ProtocolError
 from ..model import Move, Region
 from ..rendezvous.zmq_hosts import local_places
 
 C = TypeVar("C")
+
+_ADDRESSES = 1 << 64
 
 
 class Contacts(Generic[C]):
@@ -81,6 +83,18 @@ async def host_of(options: AddressedOptions, executor: OwnedExecutor) -> str:
     Cancellation: safe.
     """
     return (await local_places(options.host, 0, executor))[0].host
+
+
+def check_region(peer: str, region: Region) -> None:
+    """Raise for what a peer told where no region can be.
+
+    Raises:
+        ProtocolError: no process has such addresses.
+    """
+    if not 0 < region.address <= _ADDRESSES - region.nbytes or region.nbytes <= 0:
+        raise ProtocolError(
+            f"a region of {region.nbytes} bytes at {region.address:#x} cannot be", peer=peer
+        )
 
 
 def check_moves(

@@ -12,6 +12,7 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import NamedTuple
 
+from ..abc.ranks import Told, rank_from, replica_from
 from ..errors import BackendUnavailable, UsageError
 from ..model import Health, Role
 from ..transport import Edge, Transport, open_transport
@@ -20,7 +21,6 @@ from .deployment import Deploy, StagePlan, Wire
 from .endpoints import Counterpart, counterpart, grouped, sender_port
 from .finding import Resolve, find_sender
 from .mistakes import hint
-from .ranks import Told, rank_from, replica_from
 
 
 class Stage:

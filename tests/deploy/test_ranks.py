@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from omni_async import ConfigError
-from omni_async.deploy.ranks import DEVICES, GLOBAL_RANKS, LOCAL_RANKS, rank_from, replica_from
+from omni_async.abc.ranks import (
+    DEVICES,
+    GLOBAL_RANKS,
+    LOCAL_RANKS,
+    device_from,
+    rank_from,
+    replica_from,
+)
 
 
 def test_without_a_launcher_there_is_one_rank_of_one_replica() -> None:
@@ -66,3 +73,17 @@ def test_what_is_no_rank_is_named(name: str, text: str) -> None:
 def test_what_is_no_replica_is_named() -> None:
     with pytest.raises(ConfigError, match=r"VLLM_OMNI_REPLICA_ID has to be .* not 'b'"):
         replica_from({"VLLM_OMNI_REPLICA_ID": "b"})
+
+
+@pytest.mark.parametrize(
+    ("environ", "device"),
+    [
+        ({}, 0),
+        ({"LOCAL_RANK": "3"}, 3),
+        ({"LOCAL_RANK": "3", "ASCEND_RT_VISIBLE_DEVICES": "4,5,6,7"}, 3),
+        ({"LOCAL_RANK": "3", "ASCEND_RT_VISIBLE_DEVICES": "7"}, 0),
+        ({"RANK": "9", "ASCEND_RT_VISIBLE_DEVICES": "0,1,2,3"}, 1),
+    ],
+)
+def test_the_device_of_a_rank(environ: dict[str, str], device: int) -> None:
+    assert device_from(environ) == device

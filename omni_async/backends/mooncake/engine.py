@@ -16,13 +16,11 @@ import msgspec
 from ..._aio.completion_watch import CompletionWatch
 from ..._aio.executor import OwnedExecutor
 from ...abc import Engine, RemoteRegion, Revoke
-from ...errors import EngineFault, ProtocolError
+from ...errors import EngineFault
 from ...model import Move, Region, Role, Verb
-from ..addressed import check_moves
+from ..addressed import check_moves, check_region
 from ._native import NAME, NativeEngine
 from .contact import Contact, EngineWord, Target, read_word
-
-_ADDRESSES = 1 << 64
 
 _BY_REGION = frozenset({"rdma", "barex", "efa"})
 """Protocols whose remote keys end with the registration."""
@@ -76,10 +74,7 @@ class MooncakeEngine(Engine):
             self._native.unregister(region.address)
 
     def attach(self, peer: str, region: Region) -> RemoteRegion:
-        if not 0 < region.address <= _ADDRESSES - region.nbytes or region.nbytes <= 0:
-            raise ProtocolError(
-                f"a region of {region.nbytes} bytes at {region.address:#x} cannot be", peer=peer
-            )
+        check_region(peer, region)
         return RemoteRegion(region.id, region.nbytes, 0, region.address)
 
     def detach(self, remote: RemoteRegion) -> None:

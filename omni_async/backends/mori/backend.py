@@ -6,7 +6,6 @@ Never: opens anything before the machine was looked at.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from functools import partial
 
@@ -15,6 +14,7 @@ from ...abc import Engine, Finding, MemorySource, Options, Sight
 from ...model import Capabilities, Role, Verb
 from ..addressed import AddressedBackend, host_of
 from ..machine import pool_memory
+from ..prepared import Prepared
 from ._native import NAME, Native
 from .checks import Machine, check, examine
 from .config import MoriTransferEngineOptions
@@ -29,8 +29,7 @@ class MoriTransferEngineBackend(AddressedBackend):
     options = MoriTransferEngineOptions
 
     def __init__(self) -> None:
-        self._made: dict[int, Native] = {}
-        """Engines that were made for transports about to open, by their options."""
+        self._made: Prepared[Native] = Prepared()
 
     def capabilities(self, options: Options) -> Capabilities:
         mine = _mine(options)
@@ -57,10 +56,7 @@ class MoriTransferEngineBackend(AddressedBackend):
             native = await executor.finish(self._maker(prepared))
         finally:
             executor.close()
-        self._made[id(prepared)] = native
-        # Whoever only wanted to know whether it runs here asks for no engine.
-        weakref.finalize(prepared, self._made.pop, id(prepared), None).atexit = False
-        return prepared
+        return self._made.keep(prepared, native)
 
     async def examine(self, options: Options, role: Role, sight: Sight) -> list[Finding]:
         machine = self.machine()
@@ -75,7 +71,7 @@ class MoriTransferEngineBackend(AddressedBackend):
     def engine(self, options: Options, role: Role) -> Engine:
         mine = _mine(options)
         return MoriEngine(
-            self._made.pop(id(options)), self._maker(mine), role, mine.memory_pool_device
+            self._made.take(options), self._maker(mine), role, mine.memory_pool_device
         )
 
     def memory(self, options: Options, role: Role) -> MemorySource:

@@ -6,8 +6,6 @@ Never: opens anything before the machine was looked at.
 
 from __future__ import annotations
 
-import weakref
-
 from ..._aio.executor import OwnedExecutor
 from ...abc import Engine, Finding, MemorySource, Options, Sight
 from ...model import Capabilities, Role, Verb
@@ -15,6 +13,7 @@ from ...pool.device import DeviceMemory
 from ...pool.memory import AnonymousMemory
 from ..addressed import AddressedBackend, host_of
 from ..machine import DEVICE_POOL
+from ..prepared import Prepared
 from ._native import NAME, Agent
 from .checks import check, device_of, pins
 from .config import NixlOptions
@@ -30,8 +29,7 @@ class NixlBackend(AddressedBackend):
     options = NixlOptions
 
     def __init__(self) -> None:
-        self._made: dict[str, Agent] = {}
-        """Agents that were made for transports about to open."""
+        self._agents: Prepared[Agent] = Prepared()
 
     def capabilities(self, options: Options) -> Capabilities:
         return Capabilities(
@@ -63,10 +61,7 @@ class NixlBackend(AddressedBackend):
         finally:
             executor.close()
         prepared = mine.model_copy(update={**found, "agent_name": agent.name})
-        self._made[agent.name] = agent
-        # Whoever only wanted to know whether it runs here asks for no engine.
-        weakref.finalize(prepared, self._made.pop, agent.name, None).atexit = False
-        return prepared
+        return self._agents.keep(prepared, agent)
 
     async def examine(self, options: Options, role: Role, sight: Sight) -> list[Finding]:
         told = list(findings(_mine(options), sight))
@@ -76,7 +71,7 @@ class NixlBackend(AddressedBackend):
 
     def engine(self, options: Options, role: Role) -> Engine:
         mine = _mine(options)
-        agent = self._made.pop(mine.agent_name or "")
+        agent = self._agents.take(options)
         device = device_of(mine)
         return NixlEngine(agent, role, device, mine.backends, pins=pins(device))
 

@@ -12,6 +12,7 @@ import msgspec
 
 from ...errors import EngineFault, ProtocolError
 from ...model import Region
+from ..addressed import check_region
 from ._native import NAME, Agent, Place, Transfer
 
 MEMORIES = ("DRAM", "VRAM")
@@ -66,10 +67,7 @@ def read_target(peer: str, region: Region) -> Target:
     Raises:
         ProtocolError: there can be no such region.
     """
-    if not 0 < region.address <= (1 << 64) - region.nbytes or region.nbytes <= 0:
-        raise ProtocolError(
-            f"a region of {region.nbytes} bytes at {region.address:#x} cannot be", peer=peer
-        )
+    check_region(peer, region)
     try:
         word = _memory_decoder.decode(region.descriptor)
     except (msgspec.DecodeError, UnicodeDecodeError):

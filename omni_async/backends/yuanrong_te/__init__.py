@@ -1,7 +1,8 @@
-"""Yuanrong's transfer engine: ``YuanrongTransferEngineConnector``; options only."""
+"""Yuanrong's transfer engine: ``YuanrongTransferEngineConnector``."""
 
 from __future__ import annotations
 
+from .backend import YuanrongTransferEngineBackend
 from .config import YuanrongTransferEngineOptions
 
-__all__ = ["YuanrongTransferEngineOptions"]
+__all__ = ["YuanrongTransferEngineBackend", "YuanrongTransferEngineOptions"]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import BeforeValidator
 
-from ...abc.options import GIB, PORT_SAID, AddressedOptions, DeviceName, Port, option
+from ...abc.options import GIB, PORT_SAID, AddressedOptions, Port, option
 
 
 def _left_open(value: Any) -> bool:
@@ -20,6 +20,12 @@ def _left_open(value: Any) -> bool:
 
 def _auto_port(value: Any) -> Any:
     return "auto" if _left_open(value) else value
+
+
+def _device(value: Any) -> Any:
+    if _left_open(value):
+        return "auto"
+    return value.strip().lower() if isinstance(value, str) else value
 
 
 def _npu(value: Any) -> Any:
@@ -43,12 +49,18 @@ class YuanrongTransferEngineOptions(AddressedOptions):
     protocol: Literal["ascend", "hccl", "npu"] = option(
         "ascend", "How bytes travel: over the network of the NPUs.", edge_wide=True
     )
-    device_name: DeviceName = option(
+    device_name: Annotated[
+        str,
+        BeforeValidator(_device),
+        pydantic.WithJsonSchema({"type": ["string", "null"]}),
+    ] = option(
         "auto",
         "The NPU to use, such as `npu:0`; with `auto`, or empty, that of the process's local rank.",
+        said="'auto', or an NPU such as 'npu:0'",
+        pattern="^(auto|npu:[0-9]{1,9})$",
     )
     memory_pool_size: int | None = option(
-        GIB, "Size of the pool, which is registered as a whole.", unit="bytes", gt=0
+        GIB, "Limit of the pool; memory of the NPU is taken as it is needed.", unit="bytes", gt=0
     )
     memory_pool_device: Annotated[
         str,
@@ -58,5 +70,5 @@ class YuanrongTransferEngineOptions(AddressedOptions):
         "npu",
         "Where the pool lives; it has to be memory of an NPU.",
         said="'npu', with a number as in 'npu:1' where there are several",
-        pattern="^npu(:[0-9]+)?$",
+        pattern="^npu(:[0-9]{1,9})?$",
     )

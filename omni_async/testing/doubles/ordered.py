@@ -80,6 +80,8 @@ class Life:
 
     def __init__(self) -> None:
         self.over = False
+        self.late: list[threading.Thread] = []
+        """What operations that were told to have failed move yet."""
 
 
 class ThreadOrders(Orders):
@@ -155,9 +157,11 @@ class ThreadOrders(Orders):
         elif fault.kind == "stuck":
             self._stick(life)
         elif fault.kind == "late":
-            threading.Thread(
+            thread = threading.Thread(
                 target=self._later, args=(rest, how, life), name="late", daemon=True
-            ).start()
+            )
+            life.late.append(thread)
+            thread.start()
             raise Failed(fault)
         else:
             raise Failed(fault)

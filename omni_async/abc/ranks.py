@@ -51,6 +51,16 @@ def rank_from(environ: Mapping[str, str]) -> Told:
     return Told(0, "default")
 
 
+def device_from(environ: Mapping[str, str]) -> int:
+    """The device of this process among those that are visible to it: that of its local rank.
+
+    Raises:
+        ConfigError: the variable that counts holds no rank; names it.
+    """
+    rank, devices = rank_from(environ).number, _visible_devices(environ)
+    return rank % devices if devices else rank
+
+
 def replica_from(environ: Mapping[str, str]) -> Told:
     """The data-parallel replica of this process: 0 where nothing is set.
 
