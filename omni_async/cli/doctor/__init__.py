@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """Look and tell; 0 when there is no fault.
 
     Raises:
-        Refused: there is no such backend, or no such stage.
+        Refused: there is no such backend, stage or root.
     """
     from . import command
 

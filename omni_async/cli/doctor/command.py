@@ -78,11 +78,13 @@ def run(args: argparse.Namespace) -> int:
     """Look and tell; 0 when there is no fault.
 
     Raises:
-        Refused: there is no such backend, or no such stage.
+        Refused: there is no such backend, stage or root.
     """
     names = [_alias(name) for name in args.backend]
     if args.stage and args.deploy is None:
         raise Refused("--stage means a stage of a deploy file: --deploy is missing")
+    if not args.root.is_dir():
+        raise Refused(f"--root {args.root} is no folder")
     told: list[tuple[Told, bool]] = []
     deploy: Deploy | None = None
     chosen: list[str] = []

@@ -142,10 +142,11 @@ def test_what_is_asked_for_has_to_be_there(doctor: Doctor) -> None:
     assert {one["about"] for one in report.findings} == {"host", "yuanrong"}
 
 
-def test_what_nobody_can_ask(doctor: Doctor, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_nobody_can_ask(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, words in (
         (["--backend", "mooncak"], "did you mean 'mooncake'"),
         (["--stage", "0"], "--deploy is missing"),
+        (["--root", "/no/such/root"], "is no folder"),
     ):
         with pytest.raises(SystemExit) as caught:
             main(["doctor", *arguments])
