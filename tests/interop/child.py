@@ -192,3 +192,10 @@ class StoreConnector:
 
 def store_connector(wheel: str, name: str, extra: dict[str, Any]) -> StoreConnector:
     return StoreConnector(wheel, name, extra)
+
+
+def managers(wheel: str) -> Any:
+    """Their KV manager, as many ranks of it as are wanted."""
+    from .kv_manager import Managers
+
+    return Managers(wheel)

@@ -40,6 +40,16 @@ def theirs(omni_wheel: Path) -> Iterator[Child]:
     child.close()
 
 
+@pytest.fixture(scope="session")
+def their_kv(omni_wheel: Path) -> Iterator[Child]:
+    """vLLM-Omni's own KV manager and what belongs to it: see :class:`.kv_manager.Managers`."""
+    from .child import Child
+
+    child = Child("managers", str(omni_wheel))
+    yield child
+    child.close()
+
+
 @pytest.fixture
 def session_double() -> Iterator[None]:
     """The loopback engine under a name that others find it by."""
