@@ -64,9 +64,13 @@ class MoriTransferEngineBackend(AddressedBackend):
             machine = Machine(sight=sight)
         executor = OwnedExecutor("mori-examining", 1)
         try:
-            return await executor.run(examine, _mine(options), machine)
+            told = await executor.run(examine, _mine(options), machine)
         finally:
             executor.close()
+        if not sight.here or any(one.status == "fault" for one in told):
+            return told
+        # The vendor ends the process where its own libraries do not fit the cards: here that is told.
+        return [*told, *await super().examine(options, role, sight)]
 
     def engine(self, options: Options, role: Role) -> Engine:
         mine = _mine(options)

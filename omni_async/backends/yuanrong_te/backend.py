@@ -92,7 +92,7 @@ class YuanrongTransferEngineBackend(AddressedBackend):
             return [of_error(error)]
         told = [*checks.devices(machine), *checks.libraries(number, machine)]
         told += checks.all_here(machine) if checks.npus(machine) else checks.own(number, machine)[1]
-        if any(one.status == "fault" for one in told):
+        if not sight.here or any(one.status == "fault" for one in told):
             return told
         return [*told, *await super().examine(options, role, sight)]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import ModuleType
 
@@ -30,7 +31,9 @@ DRIVER = "/usr/local/Ascend/driver/tools"
 PING_LIMIT = 10.0
 """Seconds for one address: three packets, and their time limits."""
 MOST_PAIRS = 64
-"""Pairs of NPUs that are tried; more would take minutes."""
+"""Pairs of NPUs that are tried."""
+AT_ONCE = 32
+"""Tools that run at a time: each one only waits for its NPU."""
 
 
 @dataclass(frozen=True)
@@ -150,17 +153,17 @@ def own(number: int, machine: Machine) -> tuple[str, list[Finding]]:
 def all_here(machine: Machine) -> Iterator[Finding]:
     """The same of all NPUs that this process may see, and whether each reaches all others."""
     numbers = npus(machine)
-    addresses: dict[int, str] = {}
-    for npu in numbers:
-        address, told = own_of_host(npu, machine)
-        yield from told
-        if address:
-            addresses[npu] = address
-    pairs = [
-        (npu, there) for npu in addresses for other, there in addresses.items() if other != npu
-    ]
-    for npu, there in pairs[:MOST_PAIRS]:
-        yield reach(npu, there, machine)
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        addresses: dict[int, str] = {}
+        each = threads.map(lambda npu: own_of_host(npu, machine), numbers)
+        for npu, (address, told) in zip(numbers, each, strict=True):
+            yield from told
+            if address:
+                addresses[npu] = address
+        pairs = [
+            (npu, there) for npu in addresses for other, there in addresses.items() if other != npu
+        ]
+        yield from threads.map(lambda pair: reach(pair[0], pair[1], machine), pairs[:MOST_PAIRS])
 
 
 def own_of_host(npu: int, machine: Machine) -> tuple[str, list[Finding]]:

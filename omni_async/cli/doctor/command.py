@@ -30,7 +30,7 @@ from .questions import Subject
 from .report import as_lines, as_object, count, settled
 from .words import HOST, Job, Told
 
-LIMIT = 30.0
+LIMIT = 60.0
 """Seconds that one backend may take."""
 UNKNOWN_WIDTH = 100
 """Columns where nothing tells how wide the terminal is."""

@@ -131,6 +131,25 @@ def test_people_get_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert "fault" not in lines[-1]
 
 
+def test_npus_without_addresses(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "yuanrong-te" in registry.PLANNED:
+        pytest.skip("yuanrong-te is not part of this release")
+    for npu in (0, 1):
+        planted.write(tmp_path / f"root/dev/davinci{npu}", "")
+    tools = planted.tools(tmp_path / "tools")
+    planted.tool(tools, "hccn_tool", "Get ipconf failed, because no ip was preset there!\n")
+    monkeypatch.setenv("PATH", planted.path_of(tools))
+    monkeypatch.delenv("ASCEND_RT_VISIBLE_DEVICES", raising=False)
+    report = doctor("--backend", "yuanrong-te", "--root", str(tmp_path / "root"))
+    assert report.status == 1
+    for npu in (0, 1):
+        found = report.one("host", f"NPU {npu} address", "no address is set")
+        assert found["status"] == "fault"
+        assert f"hccn_tool -i {npu} -ip -s address" in found["remedy"]
+
+
 def test_what_is_asked_for_has_to_be_there(doctor: Doctor) -> None:
     """The same that was a warning where nobody had asked."""
     if answers(35001):
@@ -198,6 +217,8 @@ def test_more_than_ten_things_are_wrong(
     monkeypatch.setenv("PATH", planted.path_of(tools))
     monkeypatch.setenv("MC_FORCE_TCP", "1")
     monkeypatch.setenv("MC_IB_PCI_RELAXED_ORDERING", "yes")
+    monkeypatch.setenv("MORI_IO_QP_MAX_CQE", "many")
+    monkeypatch.setenv("MORI_RDMA_DEVICES", "mlx5_9")
     free, nobody = ports.of("free"), ports.of("nobody")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         busy = taken.getsockname()[1]
@@ -220,6 +241,7 @@ def test_more_than_ten_things_are_wrong(
                     "name": "YuanrongConnector",
                     "extra": {"port": nobody, "memory_pool_size": 3 * GIB},
                 },
+                "amd": {"name": "MoriTransferEngineConnector", "extra": {"zmq_port": free - 1}},
                 "box": {
                     "name": "SharedMemoryConnector",
                     "extra": {"socket_dir": str(tmp_path / "nowhere")},
@@ -229,13 +251,14 @@ def test_more_than_ten_things_are_wrong(
                 {"stage_id": 0, "output_connectors": {"to_stage_1": "cards"}},
                 {"stage_id": 1, "output_connectors": {"to_stage_2": "near", "to_stage_3": "box"}},
                 {"stage_id": 2, "output_connectors": {"to_stage_3": "far", "to_stage_1": "kept"}},
-                {"stage_id": 3, "output_connectors": {"to_stage_1": "held"}},
+                {"stage_id": 3, "output_connectors": {"to_stage_1": "held", "to_stage_2": "amd"}},
                 {"stage_id": 4, "host": "no-such-host.invalid"},
             ],
         }
         report = doctor("--deploy", written(tmp_path / "deploy.yaml", deploy), "--root", str(root))
     assert report.status == 1
     cards, near = "cards (MooncakeTransferEngineConnector)", "stage 1"
+    amd = "amd (MoriTransferEngineConnector)"
     for about, subject, seen, remedy in (
         ("host", "RDMA driver", "kernel interfaces 1 to 1", "version of the kernel's driver"),
         ("host", "RDMA device files", "no /dev/infiniband", "--device=/dev/infiniband"),
@@ -243,6 +266,8 @@ def test_more_than_ten_things_are_wrong(
         (cards, "MC_FORCE_TCP", "use TCP", "unset MC_FORCE_TCP"),
         (cards, "MC_IB_PCI_RELAXED_ORDERING", "'yes'", "export MC_IB_PCI_RELAXED_ORDERING=1"),
         (cards, "memlock", "may be pinned", "--cap-add=IPC_LOCK"),
+        (amd, "MORI_IO_QP_MAX_CQE", "'many'", "unset MORI_IO_QP_MAX_CQE"),
+        (amd, "MORI_RDMA_DEVICES", "no RDMA device 'mlx5_9'", "correct MORI_RDMA_DEVICES"),
         ("host", "memory_pool_size", "stage 3, sender over held", "lower memory_pool_size"),
         (near, "port", f"127.0.0.1:{busy} is taken by process {os.getpid()}", "another zmq_port"),
         ("stage 2", "host", "203.0.113.7 is no address of this host", "host: auto"),
