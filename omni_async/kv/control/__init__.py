@@ -12,9 +12,9 @@ from .legs import new_transfer_id, read_leg, read_on, write_legs
 from .metadata import AgentMetadata, OwnMetadata
 from .notices import Notice, Released, RemoteBlocks, WriteDone, WriteFailed, packed, parse_notice
 from .options import KVConfig, KVOptions, load_kv_config
-from .params import Peer, TransferParams, parse_params, prefilled_params
+from .params import Peer, Side, TransferParams, parse_params, prefilled_params
 from .ports import clashes, offset_of, port_of
-from .registered import Registered
+from .registered import Mode, Registered, Role
 from .registration import FORGOTTEN, Registration
 from .request_ids import RequestId, new_request_id
 
@@ -25,6 +25,7 @@ __all__ = [
     "HandshakePort",
     "KVConfig",
     "KVOptions",
+    "Mode",
     "Notice",
     "OwnMetadata",
     "Peer",
@@ -33,6 +34,8 @@ __all__ = [
     "Released",
     "RemoteBlocks",
     "RequestId",
+    "Role",
+    "Side",
     "TransferParams",
     "WriteDone",
     "WriteFailed",

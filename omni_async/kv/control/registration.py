@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 
 from ..._aio.deadline import seconds
-from ...errors import TransferTimeout, UsageError
+from ...errors import ClosedError, TransferTimeout, UsageError
 from ...observe.log import get_logger
 from ...rendezvous.zmq_address import HostPort
 from ...rendezvous.zmq_beats import Beats
@@ -43,6 +43,7 @@ class Registration:
         self._where = HostPort(proxy_ip, proxy_ping_port)
         self._change: asyncio.Future[None] | None = None
         self._known = False
+        self._closed = False
         self._beats = Beats(self._where, record.packed(), interval, self._changed)
 
     @property
@@ -60,6 +61,7 @@ class Registration:
 
         Raises:
             TransferTimeout: none did; beats go on.
+            ClosedError: there are no more beats.
 
         Cancellation: safe.
         """
@@ -76,6 +78,8 @@ class Registration:
 
     async def _until_reached(self) -> None:
         while not self.reached:
+            if self._closed:
+                raise ClosedError(f"no more beats are sent to {self._where}")
             if self._change is None or self._change.done():
                 self._change = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._change)
@@ -88,6 +92,9 @@ class Registration:
         else:
             _log.warning("no proxy there, trying on", proxy=str(self._where), role=self.record.type)
         self._known = self._known or taken
+        self._told()
+
+    def _told(self) -> None:
         if self._change is not None and not self._change.done():
             self._change.set_result(None)
 
@@ -96,6 +103,6 @@ class Registration:
 
         Cancellation: ends after the thread has ended, which takes moments.
         """
+        self._closed = True
         await self._beats.aclose()
-        if self._change is not None:
-            self._change.cancel()
+        self._told()

@@ -1,0 +1,188 @@
+"""The real vllm-router, and instances small enough to look into.
+
+In: ports. Out: a router's process; HTTP servers that note what they are asked and answer as told.
+Never: computes anything; leaves a process behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from omni_async.kv.control import Mode, Registered, Registration, Role, ZmqAddress, http_address
+
+HOST = "127.0.0.1"
+
+
+def router_or_skip() -> None:
+    if importlib.util.find_spec("vllm_router") is None:
+        pytest.skip("vllm-router is not installed; `nox -s tests` installs it")
+
+
+class Router:
+    """A process. ``start`` and ``kill`` as often as one likes: it has the same ports each time."""
+
+    def __init__(self, port: int, ping_port: int) -> None:
+        self.port = port
+        self.ping_port = ping_port
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "vllm_router.launch_router", "--vllm-pd-disaggregation"]
+        command += ["--kv-connector", "moriio", "--policy", "round_robin"]
+        command += ["--vllm-discovery-address", f"{HOST}:{self.ping_port}"]
+        command += ["--host", HOST, "--port", str(self.port)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
+        )
+
+    async def up(self) -> None:
+        """Until it serves; whom, it may not know yet."""
+        assert self._process is not None
+        for _ in range(1500):
+            assert self._process.poll() is None, self.log()
+            try:
+                await asked(self.port, "GET", "/health")
+                return
+            except OSError:
+                pass
+            await asyncio.sleep(0.02)
+        raise AssertionError(self.log())
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def log(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+    def close(self) -> None:
+        self.kill()
+        self._log.close()
+
+
+@dataclass
+class Message:
+    """A request or an answer."""
+
+    status: int
+    path: str
+    headers: dict[str, str]
+    body: Any
+
+
+async def _read(reader: asyncio.StreamReader) -> Message:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    headers = {}
+    for line in filter(None, head[1:]):
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip()
+    if headers.get("transfer-encoding") == "chunked":
+        raw = b""
+        while size := int(await reader.readline(), 16):
+            raw += await reader.readexactly(size)
+            await reader.readline()
+        await reader.readline()
+    else:
+        raw = await reader.readexactly(int(headers.get("content-length", 0)))
+    try:
+        body = json.loads(raw) if raw else None
+    except ValueError:
+        body = raw.decode()
+    first = head[0].split(" ")
+    answers = first[0].startswith("HTTP/")
+    return Message(int(first[1]) if answers else 0, "" if answers else first[1], headers, body)
+
+
+def _written(head: str, body: Any) -> bytes:
+    raw = b"" if body is None else json.dumps(body).encode()
+    head += f"\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}\r\nconnection: close"
+    return f"{head}\r\n\r\n".encode() + raw
+
+
+async def asked(port: int, method: str, path: str, body: Any = None) -> Message:
+    reader, writer = await asyncio.open_connection(HOST, port)
+    try:
+        writer.write(_written(f"{method} {path} HTTP/1.1\r\nhost: {HOST}", body))
+        return await asyncio.wait_for(_read(reader), 30)
+    finally:
+        writer.close()
+
+
+Reply = Callable[[Message], Any]
+
+
+@dataclass
+class Instance:
+    """An HTTP server, registered."""
+
+    record: Registered
+    registration: Registration
+    requests: list[Message] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def instance(
+    role: Role,
+    mode: Mode,
+    http_port: int,
+    zmq: ZmqAddress,
+    router: Router,
+    reply: Reply = lambda request: {"choices": [{"text": "token", "index": 0}]},
+    *,
+    host: str = HOST,
+    **sizes: int,
+) -> AsyncIterator[Instance]:
+    """One that runs until left, as the router knows it."""
+    record = Registered(
+        type=role,
+        http_address=http_address(host, http_port),
+        zmq_address=str(zmq),
+        transfer_mode=mode,
+        **sizes,
+    )
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            request = await _read(reader)
+            found.requests.append(request)
+            writer.write(_written("HTTP/1.1 200 OK", reply(request)))
+            await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):  # the router has opened it and gone
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, host, http_port)
+    found = Instance(record, Registration(record, HOST, router.ping_port, 0.2))
+    try:
+        yield found
+    finally:
+        await found.registration.aclose()
+        server.close()
+        await server.wait_closed()
+
+
+async def completed(router: Router, prompt: str = "p") -> Message:
+    """A completion through the router, once it has heard of a pair."""
+    body = {"model": "m", "prompt": prompt, "max_tokens": 5, "temperature": 0}
+    for _ in range(500):
+        answer = await asked(router.port, "POST", "/v1/completions", body)
+        if answer.body != "No eligible P/D pair":
+            return answer
+        await asyncio.sleep(0.02)
+    raise AssertionError(router.log())
