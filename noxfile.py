@@ -173,9 +173,9 @@ def tests(session: nox.Session) -> None:
     """The suite with branch coverage; with `-- options` just pytest with these options.
 
     Another library's deploy files and connectors are tested with: $OMNI_ASYNC_PEER_WHEEL, or
-    fetched by pip.
+    fetched by pip. So is vllm-router.
     """
-    python = _shared(session, "test", "images", extras=TESTED)
+    python = _shared(session, "test", "images", "router", extras=TESTED)
     if not os.environ.get(PEER_WHEEL):
         session.env[PEER_WHEEL] = _peer_unpacked(session, python)
     if session.posargs:
@@ -246,7 +246,7 @@ def bench(session: nox.Session) -> None:
 @nox.session(venv_backend="none", default=False)
 def soak(session: nox.Session) -> None:
     """What takes long: hundreds of kills, long fuzzing, days of traffic in minutes."""
-    python = _shared(session, "test", "images", extras=TESTED)
+    python = _shared(session, "test", "images", "router", extras=TESTED)
     session.run(
         python, "-m", "pytest", "-m", "soak", "--timeout=1800", *session.posargs, external=True
     )
