@@ -203,6 +203,8 @@ def test_neighbours_become_one_move_in_each_tensor() -> None:
     ]
     # The last keys and the first values touch in the count of bytes, not in memory.
     assert len(plan_moves(apart, list(range(8)), apart, list(range(8)))) == 2
+    single = layout(num_blocks=1)
+    assert len(plan_moves(single, [0], single, [0])) == 2
     stacked = layout(form="stacked")
     assert plan_moves(stacked, list(range(8)), stacked, list(range(8))) == [
         (0, 0, stacked.layer_nbytes)
