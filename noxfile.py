@@ -25,6 +25,12 @@ ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 SHARED = ROOT / ".nox" / "shared"
 PEER = ROOT / ".nox" / "peer"
+WHEELS = ROOT / ".nox" / "wheels"
+# Wheels against which doubles are held, and for which Python they are.
+READ = {
+    "amd-mori==1.0.0": ["--python-version=3.12", "--platform=manylinux2014_x86_64"],
+    "amd-mori==1.2.4": ["--python-version=3.10", "--platform=manylinux_2_35_x86_64"],
+}
 # Names the unpacked wheel of the other library for the tests that load its files.
 PEER_WHEEL = "OMNI_ASYNC_PEER_WHEEL"
 # Most tests wait for processes: more workers than cores, yet not so many that they starve each other.
@@ -53,7 +59,7 @@ nox.needs_version = ">=2025.5.1"
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = False
-nox.options.sessions = ["tests", "lint", "layers", "types", "docs"]
+nox.options.sessions = ["tests", "signatures", "lint", "layers", "types", "docs"]
 
 # pyenv's shims answer for one version only; its own folders hold the others.
 _pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
@@ -129,6 +135,20 @@ def _peer_unpacked(session: nox.Session, python: str) -> str:
     return str(folder)
 
 
+def _wheels(session: nox.Session, python: str) -> None:
+    """Wheels of vendors that no machine here can run, fetched once, to be read."""
+    for wanted, tags in READ.items():
+        package, _, version = wanted.partition("==")
+        if list(WHEELS.glob(f"{package.replace('-', '_')}-{version}-*.whl")):
+            continue
+        pip = [python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+        pip += ["--no-deps", "--only-binary=:all:", "--dest", str(WHEELS), *tags, wanted]
+        try:
+            session.run(*pip, external=True)
+        except CommandFailed:
+            session.error(f"run `{shlex.join(pip)}` with a network: {wanted} was not fetched")
+
+
 def _script(python: str) -> str:
     return str(Path(python).with_name("omni-async"))
 
@@ -182,6 +202,14 @@ def tests(session: nox.Session) -> None:
         session.run(python, "-m", "pytest", *session.posargs, external=True)
     else:
         _pytest(session, python, *WORKERS)
+
+
+@nox.session(venv_backend="none")
+def signatures(session: nox.Session) -> None:
+    """Doubles have no name that the wheels have not for which they stand."""
+    python = _shared(session, "test", "images", extras=TESTED)
+    _wheels(session, python)
+    session.run(python, "-m", "pytest", "tests/backends/test_signatures.py", external=True)
 
 
 @nox.session(python=MINIMAL_PYTHONS, name="tests-minimal")

@@ -31,16 +31,13 @@ _SHIPPED = {
         "MooncakeStoreConnector",
         "omni_async.backends.mooncake_store:MooncakeStoreBackend",
     ),
+    "mori": ("MoriTransferEngineConnector", "omni_async.backends.mori:MoriTransferEngineBackend"),
     "nixl": ("NixlConnector", "omni_async.backends.nixl:NixlBackend"),
     "yuanrong": ("YuanrongConnector", "omni_async.backends.yuanrong:YuanrongBackend"),
 }
 """alias → (connector name, where it is)."""
 
-PLANNED = {
-    "mori": (
-        "MoriTransferEngineConnector",
-        "omni_async.backends.mori:MoriTransferEngineOptions",
-    ),
+PLANNED: dict[str, tuple[str, str]] = {
     "yuanrong-te": (
         "YuanrongTransferEngineConnector",
         "omni_async.backends.yuanrong_te:YuanrongTransferEngineOptions",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from omni_async import registry
 from omni_async.testing import leaks
 from tests.lost_masters import looks_for_a_master
 
@@ -23,6 +24,14 @@ PEER_WHEEL = "OMNI_ASYNC_PEER_WHEEL"
 def namespace() -> str:
     """A pipeline name of this test alone, so that runs side by side never meet."""
     return f"test-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> str:
+    """``LaterConnector``, alias ``later``: right in a deploy file, but not part of this release."""
+    options = "omni_async.backends.memory.config:MemoryOptions"
+    monkeypatch.setitem(registry.PLANNED, "later", ("LaterConnector", options))
+    return "LaterConnector"
 
 
 @pytest.fixture(scope="session")

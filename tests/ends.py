@@ -16,9 +16,13 @@ from omni_async.cli.on_this_host import LOOPBACK as HOST
 from omni_async.cli.on_this_host import extra_here
 from omni_async.model import Role
 from omni_async.registry import options_for
+from omni_async.testing.peer import register
 from omni_async.testing.processes import PeerProcess
 from omni_async.testing.sides import RemoteSide
 from tests.engines import need_mooncake, need_nixl
+
+DOUBLES = {"mori-on-double": "omni_async.testing.doubles.mori:MoriOnDouble"}
+"""Connectors that run on doubles, and where they are."""
 
 __all__ = ["HOST", "Ends", "ends", "led"]
 
@@ -72,6 +76,8 @@ class Ends:
     async def away(self, peer: PeerProcess, role: Role, stage: str, **options: Any) -> RemoteSide:
         """One of a process that is led."""
         words = self.options(role, stage, **options)
+        if self.connector in DOUBLES:
+            words["target"] = DOUBLES[self.connector]
         return await peer.open(f"{role}-{stage}-{words['rank']}", self.connector, **words)
 
 
@@ -82,6 +88,8 @@ def ends(connector: str, namespace: str, **extra: Any) -> Iterator[Ends]:
         need_mooncake()
     if connector == "nixl":
         need_nixl()
+    if connector in DOUBLES:
+        register(DOUBLES[connector])
     with FreePorts() as ports:
         yield Ends(connector, namespace, ports, **extra)
 

@@ -305,6 +305,15 @@ def test_mori() -> None:
     assert "backend_type" in refused(MoriTransferEngineOptions, backend_type=3)
 
 
+def test_mori_takes_both_names_of_its_threads() -> None:
+    assert MoriTransferEngineOptions().num_worker_threads == 1
+    assert MoriTransferEngineOptions(num_workers=4).num_worker_threads == 4
+    assert MoriTransferEngineOptions(num_workers=4, num_worker_threads=4).num_workers == 4
+    text = refused(MoriTransferEngineOptions, num_workers=4, num_worker_threads=3)
+    assert "is another name for num_worker_threads" in text
+    assert "num_workers" in refused(MoriTransferEngineOptions, num_workers=True)
+
+
 def test_nixl() -> None:
     options = NixlOptions()
     assert (options.backends, options.num_threads, options.buffer_ttl_seconds) == (
@@ -332,8 +341,8 @@ def test_a_lease_is_a_time_to_live() -> None:
     assert "buffer_ttl_seconds\n" not in refused(NixlOptions, lease_seconds=True)
 
 
-async def test_the_refusal_of_a_planned_connector_comes_first() -> None:
+async def test_the_refusal_of_a_planned_connector_comes_first(later: str) -> None:
     with pytest.raises(ImportError):
-        open_transport({"name": "mori", "extra": {"nonsense": 1}}, role="sender", stage=0)
+        open_transport({"name": later, "extra": {"nonsense": 1}}, role="sender", stage=0)
     with pytest.raises(ConfigError):
         open_transport({"name": "shm", "extra": {"socket_dir": ""}}, role="sender", stage=0)

@@ -12,8 +12,8 @@ import pytest
 from omni_async import BackendUnavailable, ConfigError, registry
 from omni_async.abc import Options
 from omni_async.backends.memory import MemoryBackend
+from omni_async.backends.memory.config import MemoryOptions
 from omni_async.backends.mooncake_store import MooncakeStoreOptions
-from omni_async.backends.mori import MoriTransferEngineOptions
 
 VENDORS = ("mooncake", "yr", "datasystem", "mori", "nixl", "nixl_cu12", "torch", "zmq")
 
@@ -22,11 +22,11 @@ class OwnOptions(Options):
     """Those of the package below."""
 
 
-class OwnMori(MemoryBackend):
+class Later(MemoryBackend):
     """What an installed package offers under a planned name."""
 
-    name = "MoriTransferEngineConnector"
-    alias = "mori"
+    name = "LaterConnector"
+    alias = "later"
     options = OwnOptions
 
 
@@ -47,14 +47,15 @@ def announce(monkeypatch: pytest.MonkeyPatch, **backends: str) -> None:
     registry._announced.cache_clear()
 
 
-def test_planned_names_are_no_names_that_open() -> None:
+def test_planned_names_are_no_names_that_open(later: str) -> None:
     planned = registry.planned_names()
-    assert {"mori", "MoriTransferEngineConnector"} <= set(planned)
-    assert {"mooncake", "mooncake-store", "MooncakeConnector", "nixl"} <= set(registry.names())
+    assert {"later", later} <= set(planned)
+    assert {"mooncake", "mooncake-store", "MooncakeConnector", "mori"} <= set(registry.names())
     assert not set(planned) & set(registry.names())
 
 
-@pytest.mark.parametrize("name", registry.planned_names())
+@pytest.mark.usefixtures("later")
+@pytest.mark.parametrize("name", [*registry.planned_names(), "later", "LaterConnector"])
 def test_a_planned_connector_has_options_and_does_not_open(name: str) -> None:
     assert issubclass(registry.options_for(name), Options)
     assert registry.canonical(name).endswith("Connector")
@@ -77,16 +78,18 @@ def test_an_unknown_name(ask: object) -> None:
 
 
 @pytest.mark.usefixtures("clean")
-def test_an_installed_package_offers_a_planned_connector(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert registry.options_for("mori") is MoriTransferEngineOptions
+def test_an_installed_package_offers_a_planned_connector(
+    monkeypatch: pytest.MonkeyPatch, later: str
+) -> None:
+    assert registry.options_for("later") is MemoryOptions
     announce(
         monkeypatch,
         memory="omni_async.backends.memory:MemoryBackend",
-        mori=f"{__name__}:OwnMori",
+        later=f"{__name__}:Later",
     )
-    assert registry.options_for("MoriTransferEngineConnector") is OwnOptions
-    assert registry.backend_for("mori").name == "MoriTransferEngineConnector"
-    assert "mori" not in registry.planned_names()
+    assert registry.options_for(later) is OwnOptions
+    assert registry.backend_for("later").name == later
+    assert "later" not in registry.planned_names()
 
 
 @pytest.mark.usefixtures("clean")

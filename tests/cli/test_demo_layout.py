@@ -87,16 +87,16 @@ def test_other_wirings_are_refused(stages: str, edges: str, told: str) -> None:
     assert str(caught.value).endswith(f"there are stages {told}")
 
 
-def test_connectors_that_are_not_here_are_named_with_their_edges() -> None:
-    missing = [{"name": "MoriTransferEngineConnector"}, {"name": "YuanrongTransferEngineConnector"}]
+def test_connectors_that_are_not_here_are_named_with_their_edges(later: str) -> None:
+    missing = [{"name": later}, {"name": "later"}]
     with pytest.raises(BackendUnavailable) as caught:
         Layout.of(load_deploy(row(missing[0], missing[1])))
     text = str(caught.value)
-    assert "0->1: MoriTransferEngineConnector is not part of this release" in text
-    assert "1->2: YuanrongTransferEngineConnector is not part of this release" in text
+    assert "0->1: LaterConnector is not part of this release" in text
+    assert "1->2: LaterConnector is not part of this release" in text
     assert caught.value.remedy is not None
     assert text.endswith(f"; {caught.value.remedy}")
-    with pytest.raises(BackendUnavailable, match=r": 1->2: YuanrongTransferEngineConnector"):
+    with pytest.raises(BackendUnavailable, match=r": 1->2: LaterConnector"):
         Layout.of(load_deploy(row(shm(), missing[1])))
 
 

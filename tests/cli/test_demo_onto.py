@@ -114,14 +114,15 @@ async def test_what_cannot_run_here_is_told_with_its_edge(
         await layout.check_backends()
 
 
+@pytest.mark.usefixtures("later")
 @pytest.mark.parametrize(
     ("backend", "kind", "told"),
     [
         ("mooncak", "ConfigError", "no backend is called 'mooncak'; did you mean 'mooncake'?"),
         (
-            "mori",
+            "later",
             "BackendUnavailable",
-            "0->1: MoriTransferEngineConnector is not part of this release",
+            "0->1: LaterConnector is not part of this release",
         ),
     ],
 )

@@ -41,7 +41,7 @@ def test_no_key_of_ours_is_forgotten() -> None:
     assert set(OWN_KEYS) <= set(SCHEMA["properties"])
     assert set(OWN_STAGE_KEYS) <= set(SCHEMA["$defs"]["stage"]["properties"])
     # Not registry.names(): other tests register doubles, whose options nobody describes.
-    for name in ("shm", "memory", *registry.planned_names()):
+    for name in ("shm", "memory", "mori", "nixl", *registry.planned_names()):
         options = SCHEMA["$defs"][registry.canonical(name)]["properties"]
         assert set(options) == set(registry.options_for(name).model_fields)
         assert all(rules["description"] for rules in options.values())

@@ -61,8 +61,9 @@ class Tally:
         ("mooncake", ""),
         pytest.param("nixl", "", marks=pytest.mark.soak),
         pytest.param("nixl", "tcp", marks=pytest.mark.soak),
+        pytest.param("mori-on-double", "", marks=pytest.mark.soak),
     ],
-    ids=["mooncake", "nixl", "nixl-tcp"],
+    ids=["mooncake", "nixl", "nixl-tcp", "mori"],
 )
 async def test_no_late_byte_lands_in_another_payload(
     namespace: str, repetitions: int, connector: str, tls: str, monkeypatch: pytest.MonkeyPatch

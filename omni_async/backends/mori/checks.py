@@ -20,8 +20,8 @@ from ._native import DEVICES, NAME, PACKAGE, load
 from .config import MoriTransferEngineOptions
 
 INSTALL = (
-    f"pip install {PACKAGE}, on a machine with ROCm 7 (wheels are for CPython 3.10 on glibc 2.35 and CPython "
-    "3.12 on glibc 2.39; the package that is called mori is another one)"
+    f"pip install 'omni-async[mori]', which brings {PACKAGE}, on a machine with ROCm 7 (wheels are for CPython 3.10 "
+    "on glibc 2.35 and CPython 3.12 on glibc 2.39; the package that is called mori is another one)"
 )
 KERNEL = (
     "install ROCm with its kernel driver, and give a container --device=/dev/kfd --device=/dev/dri"

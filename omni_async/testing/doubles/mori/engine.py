@@ -64,11 +64,11 @@ class _Rdma:
         self.connections: dict[str, Connection] = {}
         self.known: set[tuple[str, int]] = set()
         """Regions of peers whose size was asked for."""
-        self.building = threading.Lock()
+        self._building: dict[str, threading.Lock] = {}
 
     def session(self, remote: EngineDesc, memory: MemoryDesc) -> Connection:
         """Connect, unless that was done; blocks for as long as the peer takes to answer."""
-        with self.building:
+        with self._building.setdefault(remote.key, threading.Lock()):
             connection = self.connections.get(remote.key)
             try:
                 if connection is None:
@@ -122,9 +122,9 @@ class IOEngineSession:
 class IOEngine:
     """The 1.0 interface."""
 
-    engine_desc: ClassVar[type[EngineDesc]] = EngineDesc
-    memory_desc: ClassVar[type[MemoryDesc]] = MemoryDesc
-    status: ClassVar[type[TransferStatus]] = TransferStatus
+    _engine_desc: ClassVar[type[EngineDesc]] = EngineDesc
+    _memory_desc: ClassVar[type[MemoryDesc]] = MemoryDesc
+    _status: ClassVar[type[TransferStatus]] = TransferStatus
 
     def __init__(self, key: str, config: IOEngineConfig) -> None:
         self._key = key
@@ -143,7 +143,7 @@ class IOEngine:
     # --- what is told -----------------------------------------------------------------------------
 
     def get_engine_desc(self) -> EngineDesc:
-        return self.engine_desc(
+        return self._engine_desc(
             self._key, socket.gethostname(), self._config.host, self._port, os.getpid()
         )
 
@@ -191,8 +191,8 @@ class IOEngine:
             self._ids += 1
             if self._rdma is not None:  # those that exist; a later one does not know it
                 self._rdma.card.register(number, ptr, size)
-            handle = MemoryDesc.handle_of(os.getpid(), ptr)
-            return self.memory_desc(self._key, number, device_id, ptr, size, mem_loc, handle)
+            handle = MemoryDesc._handle_of(os.getpid(), ptr)
+            return self._memory_desc(self._key, number, device_id, ptr, size, mem_loc, handle)
         finally:
             self._registering.release()
 
@@ -276,7 +276,7 @@ class IOEngine:
     ) -> TransferStatus:
         self._submitting += 1
         try:
-            status = self.status()
+            status = self._status()
             way = self._way(local, remote)
             if way is None:
                 status.Update(StatusCode.ERR_BAD_STATE, _NO_BACKEND)
@@ -308,12 +308,12 @@ class IOEngine:
         status: TransferStatus,
     ) -> None:
         """Copies between two mapped ranges: nobody checks where they end."""
-        pid, address = remote.mapped()
+        pid, address = remote._mapped()
         pieces = [
             Piece(pid, local.data + here, address + there, size) for here, there, size in moves
         ]
         how = carrier.put if want == PUT else carrier.get
-        status._only_when_waited_for = self.status is TransferStatus
+        status._only_when_waited_for = self._status is TransferStatus
         self._begin(pieces, how, status, StatusCode.ERR_GPU_OP, "XGMI: hipEventSynchronize failed")
 
     def _over_rdma(
@@ -377,25 +377,25 @@ def _carried(
             return  # the engine has ended: nobody tells
         failed()
         bounds = error.fault.kind == "out_of_bounds" and code is StatusCode.ERR_RDMA_OP
-        status.ended(code, "remote access error" if bounds else message)
+        status._ended(code, "remote access error" if bounds else message)
     except RemoteAccess:
         failed()
-        status.ended(code, "remote access error")
+        status._ended(code, "remote access error")
     except OSError as error:
         if life.over:
             return
         failed()
-        status.ended(code, f"{message}: {error}")
+        status._ended(code, f"{message}: {error}")
     else:
-        status.ended(StatusCode.SUCCESS, "success")
+        status._ended(StatusCode.SUCCESS, "success")
 
 
 class WakingIOEngine(IOEngine):
     """The 1.2 interface."""
 
-    engine_desc = EngineDescWithPid
-    memory_desc = MemoryDescWithBus
-    status = WakingStatus
+    _engine_desc = EngineDescWithPid
+    _memory_desc = MemoryDescWithBus
+    _status = WakingStatus
 
     def pop_peer_failure(self) -> None:
         """Take the oldest pending peer failure."""

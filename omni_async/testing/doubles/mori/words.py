@@ -63,14 +63,12 @@ class RdmaBackendConfig:
         num_worker_threads: int = -1,
         poll_cq_mode: PollCqMode = PollCqMode.POLLING,
         enable_notification: bool = True,
-        notif_per_qp: int = 1024,
     ) -> None:
         self.qp_per_transfer = qp_per_transfer
         self.post_batch_size = post_batch_size
         self.num_worker_threads = num_worker_threads
         self.poll_cq_mode = poll_cq_mode
         self.enable_notification = enable_notification
-        self.notif_per_qp = notif_per_qp
 
 
 class XgmiBackendConfig:
@@ -150,10 +148,10 @@ class MemoryDesc:
         self.ipc_handle = ipc_handle
 
     @staticmethod
-    def handle_of(pid: int, address: int) -> bytes:
+    def _handle_of(pid: int, address: int) -> bytes:
         return _HANDLE.pack(pid, address)
 
-    def mapped(self) -> tuple[int, int]:
+    def _mapped(self) -> tuple[int, int]:
         """Process and address."""
         pid, address = _HANDLE.unpack(self.ipc_handle)
         return pid, address
@@ -238,7 +236,7 @@ class TransferStatus:
             MISUSE.append("Wait() stops the interpreter until the transfer has ended")
         self._waited(None)
 
-    def ended(self, code: StatusCode, message: str) -> None:
+    def _ended(self, code: StatusCode, message: str) -> None:
         """(not the vendor's) The transfer has ended."""
         with self._changed:
             if self._only_when_waited_for:
