@@ -51,7 +51,9 @@ def _worker(options: YuanrongOptions, *, loaded: bool) -> Finding:
     try:
         client.connect(time.monotonic() + PATIENCE)
     except Refused as error:
-        return fault(
-            "worker", f"who listens at {where} does not answer as a worker ({error})", remedy
+        why = error.status or error.kind
+        seen = (
+            f"who listens at {where} does not answer as a worker ({why}): it is stopped, or another"
         )
+        return fault("worker", seen, remedy)
     return ok("worker", f"{where} answers")

@@ -68,7 +68,7 @@ class Network:
         try:
             return await asyncio.wait_for(self._executor.run(call, *args, **kwargs), LIMIT + 1)
         except (TimeoutError, asyncio.TimeoutError):
-            raise Unanswered(f"no answer within {LIMIT + 1:g} s") from None
+            raise Unanswered(f"no answer about {args[0]!r} within {LIMIT + 1:g} s") from None
 
 
 def _addresses(host: str, port: int) -> list[tuple[int, tuple[object, ...]]]:

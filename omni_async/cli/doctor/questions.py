@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import pydantic
-
 from ... import registry
+from ...abc import Options, StoreOptions
 from ...deploy import Connector, StagePlan
 from ...model import Role
 from ..on_this_host import anywhere
@@ -36,9 +35,9 @@ def of_backends(names: Iterable[str], *, asked: bool) -> Iterator[Subject]:
     for name in names:
         model = registry.options_for(name)
         bare = anywhere(model)
-        yield Subject(name, name, _both(bare), asked)
+        yield Subject(name, name, _asked_as(model, BOTH, bare), asked)
         if bare and _usual(model) != bare:
-            yield Subject(name, name, _both({}), False)
+            yield Subject(name, name, _asked_as(model, BOTH, {}), False)
 
 
 def of_stages(plans: Sequence[StagePlan]) -> list[Subject]:
@@ -58,7 +57,7 @@ def of_stages(plans: Sequence[StagePlan]) -> list[Subject]:
         Subject(
             about_connector(connector),
             connector.name,
-            tuple(Question(role, connector.options) for role in roles),
+            _asked_as(type(connector.settings), roles, connector.options),
             True,
         )
         for connector, roles in found
@@ -70,10 +69,14 @@ def about_connector(connector: Connector) -> str:
     return f"{connector.alias} ({connector.name})" if connector.alias else connector.name
 
 
-def _both(options: dict[str, Any]) -> tuple[Question, ...]:
-    return tuple(Question(role, options) for role in BOTH)
+def _asked_as(
+    model: type[Options], roles: Sequence[Role], options: dict[str, Any]
+) -> tuple[Question, ...]:
+    """One question for each role; the two ends of a store need the same."""
+    some = roles[:1] if issubclass(model, StoreOptions) else roles
+    return tuple(Question(role, options) for role in some)
 
 
-def _usual(model: type[pydantic.BaseModel]) -> dict[str, Any]:
+def _usual(model: type[Options]) -> dict[str, Any]:
     """The default values of the options that :func:`anywhere` sets."""
-    return {key: model.model_fields[key].default for key in anywhere(model)}  # type: ignore[arg-type]
+    return {key: model.model_fields[key].default for key in anywhere(model)}
