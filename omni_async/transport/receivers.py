@@ -114,6 +114,9 @@ class Receivers:
             # Now, not with the end of the last write: one that waits for the way need not wait on.
             self._wiring.engine.part(self._met.pop(number))
         self._core.peer_ended(number, proven=proven or harmless)
+        line = self._lines.pop(number, None)
+        if line is not None:
+            end_for_guests(self._wiring, line, error, proven=proven)
         self._retire(number)
         self._pump()
 
