@@ -1,7 +1,7 @@
 """Findings: what was seen on this machine, and what to do about it.
 
 In: nothing. Out: frozen values, and where to look.
-Never: looks itself.
+Never: judges, knows a vendor.
 """
 
 from __future__ import annotations
