@@ -53,9 +53,13 @@ class YuanrongTransferEngineBackend(AddressedBackend):
         """The NPU of that number."""
         return Npu(number)
 
+    def machine(self, sight: Sight) -> checks.Machine:
+        """Where to look for what is needed."""
+        return checks.Machine(sight)
+
     def check(self, options: YuanrongTransferEngineOptions, number: int) -> str:
         """See that the machine has all that is needed; blocks. The NPU's address among NPUs."""
-        return checks.check(options, number, checks.Machine())
+        return checks.check(options, number, self.machine(Sight()))
 
     # what the hall asks
 
@@ -85,7 +89,7 @@ class YuanrongTransferEngineBackend(AddressedBackend):
 
     async def examine(self, options: Options, role: Role, sight: Sight) -> list[Finding]:
         mine = _mine(options)
-        machine = checks.Machine(sight)
+        machine = self.machine(sight)
         try:
             number = checks.device_of(mine, sight.environ)
         except ConfigError as error:

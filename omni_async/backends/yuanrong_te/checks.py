@@ -28,6 +28,8 @@ INSTALL = "pip install 'omni-async[yuanrong]'"
 CANN = "source /usr/local/Ascend/ascend-toolkit/set_env.sh, where CANN is installed"
 DRIVER = "/usr/local/Ascend/driver/tools"
 """Where the driver puts its tools; few have it in their ``PATH``."""
+TOOL_LIMIT = 5.0
+"""Seconds for one question."""
 PING_LIMIT = 10.0
 """Seconds for one address: three packets, and their time limits."""
 MOST_PAIRS = 64
@@ -47,12 +49,12 @@ class Machine:
     npu_trouble: Callable[[str], str | None] = npu_trouble
     """Why a pool cannot be on an NPU."""
 
-    def ask(self, *arguments: str, limit: float = 5.0) -> str | None:
+    def ask(self, *arguments: str, limit: float | None = None) -> str | None:
         """What ``hccn_tool`` printed, or why it is not to be believed; ``None`` where there is none."""
         environ = self.sight.environ
         path = f"{environ.get('PATH', '')}:{self.sight.root / DRIVER.lstrip('/')}"
         sight = Sight(self.sight.root, {**environ, "PATH": path})
-        answer = asked(sight, hccn.TOOL, *arguments, limit=limit)
+        answer = asked(sight, hccn.TOOL, *arguments, limit=limit or TOOL_LIMIT)
         if answer is None:
             return None
         return f"{answer.text}\n{answer.errors}".strip() or answer.trouble or ""
