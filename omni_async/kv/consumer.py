@@ -28,8 +28,9 @@ from .slots import Slots
 from .taking import Step, TakenShare, Taking
 from .words import VERSION, AnyWord, Begun, Decline, Meet, Mode
 
-Source = Mapping[str, Any] | int
-"""One producer rank: its number, where channels find it by name; else ``source_host`` and ``source_port``."""
+Source = Mapping[str, Any] | int | Endpoint
+"""One producer rank: its number, or its whole name, where channels find it by name; else ``source_host`` and
+``source_port``."""
 
 GRACE = 1.0
 """Seconds between taking memory away from a lost producer and giving its blocks to others. A copy that the
@@ -75,7 +76,7 @@ class KVConsumer(KVEnd):
         self._replica = replica
         self._source = source
         self._source_tp = self.layout.tp_size if source_tp is None else source_tp
-        self._ranks = sources_of(self.layout, self._source_tp)
+        sources_of(self.layout, self._source_tp)  # may refuse it
         self._staged = self.writes and self._stages(landing)
         self.core = Taking(
             self.layout.layers,
@@ -87,8 +88,8 @@ class KVConsumer(KVEnd):
         self._slots = Slots(self.guests, self.caches, self.core, self._say_to, self.flush)
         self._kept: dict[Any, str] = {}
         """Where each producer is that was asked: its line is kept."""
-        self._expected: dict[str, int] = {}
-        """Address → rank that has to be there."""
+        self._expected: dict[str, tuple[int, int]] = {}
+        """Address → how many ranks there have to be, and which one."""
         self._progress: dict[TakenShare, KVProgress] = {}
         self._busy: dict[int, KVProgress] = {}
         """Blocks that a transfer may write to."""
@@ -107,6 +108,7 @@ class KVConsumer(KVEnd):
         *,
         mode: str = "write",
         source: Source | Sequence[Source] | None = None,
+        source_tp: int | None = None,
     ) -> KVProgress:
         """Ask for a request's cache into blocks of this rank; returns as soon as that is under way.
 
@@ -115,7 +117,8 @@ class KVConsumer(KVEnd):
             block_ids: in the order of the tokens.
             mode: ``write``: layer by layer, while the producer computes; ``read``: at once, from a producer
                 that has offered it.
-            source: where the producers are, when it is not as the consumer was made.
+            source, source_tp: where the producers are and how many ranks share their heads, when it is not
+                as the consumer was made.
 
         Raises:
             UsageError: blocks that do not exist, or into which something else may still land; a mode or a
@@ -134,7 +137,7 @@ class KVConsumer(KVEnd):
         except ValueError:
             raise UsageError(f"mode is 'write' or 'read', not {mode!r}") from None
         blocks = self._checked(request_id, block_ids)
-        addresses = self._addresses(source)
+        addresses = self._addresses(source, source_tp)
         progress = KVProgress(request_id, blocks, self.layout.layers, self.deadlines, self._cancel)
         for block in blocks:
             self._busy[block] = progress
@@ -157,6 +160,7 @@ class KVConsumer(KVEnd):
         *,
         mode: str = "write",
         source: Source | Sequence[Source] | None = None,
+        source_tp: int | None = None,
     ) -> dict[str, KVProgress]:
         """Several caches that are of use together only, such as the branches of classifier-free guidance.
 
@@ -176,7 +180,9 @@ class KVConsumer(KVEnd):
         begun: dict[str, KVProgress] = {}
         try:
             for role, (request_id, block_ids) in requests.items():
-                begun[role] = await self.receive(request_id, block_ids, mode=mode, source=source)
+                begun[role] = await self.receive(
+                    request_id, block_ids, mode=mode, source=source, source_tp=source_tp
+                )
             for progress in begun.values():
                 await progress.all()
         except BaseException as error:
@@ -191,12 +197,28 @@ class KVConsumer(KVEnd):
         reason: str = "the consumer has no use for it",
         *,
         source: Source | Sequence[Source] | None = None,
+        source_tp: int | None = None,
     ) -> None:
         """Tell the producer that this request will never be asked for, so that it frees its blocks now."""
         checked_request(request_id)
-        for address in self._addresses(source):
+        for address in self._addresses(source, source_tp):
             self._declines.setdefault(address, []).append(Decline(request_id, reason))
         self.flush()
+
+    def leave(self, source: Source) -> bool:
+        """End the line to a producer rank that is not expected to be of use any more.
+
+        ``False`` where a transfer from there is under way, or it was not known.
+        """
+        name = _name_of(source)
+        address = self._kept.get(name)
+        if address is None or any(share.address == address for share in self._progress):
+            return False
+        del self._kept[name]
+        self._expected.pop(address, None)
+        self._declines.pop(address, None)
+        self.guests.leave_line(address)
+        return True
 
     @property
     def quarantined(self) -> frozenset[int]:
@@ -207,48 +229,64 @@ class KVConsumer(KVEnd):
 
     # --- sources ----------------------------------------------------------------------------------
 
-    def _addresses(self, source: Source | Sequence[Source] | None) -> list[str]:
+    def _addresses(
+        self, source: Source | Sequence[Source] | None, source_tp: int | None
+    ) -> list[str]:
         told = self._source if source is None else source
+        tp = self._source_tp if source_tp is None else source_tp
+        ranks = sources_of(self.layout, tp)
         if told is None:
-            items: list[Source] = list(self._ranks)
-        elif isinstance(told, (Mapping, int)):
+            items: list[Source] = list(ranks)
+        elif isinstance(told, (Mapping, int, Endpoint)):
             items = [told]
         else:
             items = list(told)
-        if len(items) != len(self._ranks):
+        if len(items) != len(ranks):
             raise UsageError(
-                f"this rank hears from {len(self._ranks)} ranks of its producer "
-                f"({', '.join(map(str, self._ranks))}), and {len(items)} sources were told"
+                f"this rank hears from {len(ranks)} ranks of its producer "
+                f"({', '.join(map(str, ranks))}), and {len(items)} sources were told"
             )
-        return [self._keep(item, rank) for item, rank in zip(items, self._ranks, strict=True)]
+        for item in items:
+            self._check_source(item, ranks)
+        return [self._keep(item, (tp, rank)) for item, rank in zip(items, ranks, strict=True)]
 
-    def _keep(self, item: Source, rank: int) -> str:
-        me = self.guests.endpoint
-        if isinstance(item, int) and not isinstance(item, bool):
-            name: Any = item
-            stage = self._stage or ""
-            endpoint = Endpoint(me.namespace, stage, item, self._replica)
-            metadata = None
-            if not stage and self.guests.wiring.channels.address_of(endpoint) is not None:
-                raise UsageError(
-                    "the producers of this backend are found by name: give from_stage, their stage"
-                )
-            if len(self._ranks) > 1 and self.guests.wiring.channels.address_of(endpoint) is None:
-                raise UsageError(
-                    f"this rank hears from several ranks ({', '.join(map(str, self._ranks))}): give a source "
-                    "with source_host and source_port for each"
-                )
-        elif isinstance(item, Mapping):
-            metadata, endpoint = item, None
-            name = (item.get("source_host"), item.get("source_port"))
-        else:
+    def _check_source(self, item: Source, ranks: Sequence[int]) -> None:
+        if isinstance(item, (Mapping, Endpoint)):
+            return
+        if isinstance(item, bool) or not isinstance(item, int):
             raise UsageError(
-                f"a source is a rank, or a source_host and a source_port, not {item!r}"
+                f"a source is a rank, an Endpoint, or a source_host and a source_port, not {item!r}"
             )
+        found = self.guests.wiring.channels.address_of(self._endpoint(item))
+        if not self._stage and found is not None:
+            raise UsageError(
+                "the producers of this backend are found by name: give from_stage, their stage"
+            )
+        if len(ranks) > 1 and found is None:
+            raise UsageError(
+                f"this rank hears from several ranks ({', '.join(map(str, ranks))}): give a source "
+                "with source_host and source_port for each"
+            )
+
+    def _endpoint(self, rank: int) -> Endpoint:
+        return Endpoint(self.guests.endpoint.namespace, self._stage or "", rank, self._replica)
+
+    def _keep(self, item: Source, expected: tuple[int, int]) -> str:
+        name = _name_of(item)
         if name not in self._kept:
-            address = self._kept[name] = self.guests.keep_line(endpoint, metadata)
-            self._expected[address] = rank
-        return self._kept[name]
+            if isinstance(item, Mapping):
+                address = self.guests.keep_line(None, item)
+            else:
+                named = item if isinstance(item, Endpoint) else self._endpoint(item)
+                address = self.guests.keep_line(named, None)
+            self._kept[name] = address
+        address = self._kept[name]
+        if self._expected.get(address) != expected:
+            for line, who in self._lines.items():
+                if line.address == address and who in self.peers:
+                    _check_rank(line, self.peers[who].layout, expected)
+            self._expected[address] = expected
+        return address
 
     def _recheck(self, address: str) -> None:
         """A producer that was refused before is refused again."""
@@ -296,15 +334,9 @@ class KVConsumer(KVEnd):
             self.say(who, word)
 
     def expected(self, line: GuestLine, theirs: KVLayout) -> None:
-        rank = self._expected.get(line.address)
-        if rank is None:
-            return
-        if (theirs.tp_size, theirs.tp_rank) != (self._source_tp, rank):
-            raise ProtocolError(
-                f"rank {rank} of {self._source_tp} was to be found there, and it is rank {theirs.tp_rank} "
-                f"of {theirs.tp_size}: set source_tp and the sources to match",
-                peer=line.name,
-            )
+        wanted = self._expected.get(line.address)
+        if wanted is not None:
+            _check_rank(line, theirs, wanted)
 
     def met(self, line: GuestLine) -> None:
         self.core.met(line.address, line.peer.incarnation)
@@ -426,6 +458,8 @@ class KVConsumer(KVEnd):
                     del self._busy[block]
         if over:
             self._forget(progress)
+        elif share.step is Step.BEGUN and not share.landed:
+            self._watch(progress)  # another limit holds from now on
         progress.stir()
         self._maybe_calm()
 
@@ -441,6 +475,9 @@ class KVConsumer(KVEnd):
     # --- time limits ------------------------------------------------------------------------------
 
     def _watch(self, progress: KVProgress) -> None:
+        old = self._watches.pop(progress, None)
+        if old is not None:
+            self.deadlines.discard(old)
         limit = self.transfer_timeout if progress.begun else self.defer_timeout
         if limit < math.inf:
             due = self._moved[progress] + limit
@@ -517,3 +554,19 @@ class KVConsumer(KVEnd):
     def unregister(self) -> None:
         if not self._reading:
             super().unregister()
+
+
+def _name_of(source: Source) -> Any:
+    if isinstance(source, Mapping):
+        return source.get("source_host"), source.get("source_port")
+    return source
+
+
+def _check_rank(line: GuestLine, theirs: KVLayout, wanted: tuple[int, int]) -> None:
+    """Raise for another rank than is counted on."""
+    if (theirs.tp_size, theirs.tp_rank) != wanted:
+        raise ProtocolError(
+            f"rank {wanted[1]} of {wanted[0]} was to be found there, and it is rank {theirs.tp_rank} "
+            f"of {theirs.tp_size}: set source_tp and the sources to match",
+            peer=line.name,
+        )

@@ -323,7 +323,8 @@ def checked_layer(layer: object, layers: int) -> int:
 
 def failed(error: OmniAsyncError) -> OmniAsyncError:
     """A copy to be raised, so that each who waits has a traceback of his own."""
-    again: OmniAsyncError = error.__reduce__()[0](*error.__reduce__()[1:])
+    make, parts = error.__reduce__()
+    again: OmniAsyncError = make(*parts)
     again.__cause__ = error.__cause__
     return again
 
