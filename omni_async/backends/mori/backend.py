@@ -46,13 +46,23 @@ class MoriTransferEngineBackend(AddressedBackend):
         """Where to look."""
         return Machine()
 
+    def device_of(self, options: MoriTransferEngineOptions) -> str:
+        """Where the pool lives, with the device's number: PyTorch and the engine are to mean the same one."""
+        device = options.memory_pool_device
+        if device != "cuda":
+            return device
+        import torch
+
+        return f"cuda:{torch.cuda.current_device()}"
+
     async def prepare(self, options: Options, role: Role) -> Options:
         mine = _mine(options)
         executor = OwnedExecutor("mori-opening", 1)
         try:
             host = await host_of(mine, executor)
             await executor.run(check, mine, self.machine())
-            prepared = mine.model_copy(update={"host": host, "memory_pool_device": _exact(mine)})
+            found = {"host": host, "memory_pool_device": self.device_of(mine)}
+            prepared = mine.model_copy(update=found)
             native = await executor.finish(self._maker(prepared))
         finally:
             executor.close()
@@ -84,16 +94,6 @@ class MoriTransferEngineBackend(AddressedBackend):
     @staticmethod
     def _maker(options: MoriTransferEngineOptions) -> Callable[[], Native]:
         return partial(Native, options, options.host, _settled)
-
-
-def _exact(options: MoriTransferEngineOptions) -> str:
-    """The device with its number: PyTorch and the engine are to mean the same one."""
-    device = options.memory_pool_device
-    if device != "cuda":
-        return device
-    import torch
-
-    return f"cuda:{torch.cuda.current_device()}"
 
 
 def _settled() -> None:
