@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from omni_async import registry
+from omni_async.backends.mori import MoriTransferEngineOptions
 from omni_async.deploy import Deploy, load_deploy
 
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
@@ -56,6 +58,17 @@ def test_fan_in() -> None:
 def test_mixed() -> None:
     deploy = loaded("mixed.yaml")
     assert edges(deploy) == {"0->1": "MemoryConnector", "1->2": "SharedMemoryConnector"}
+
+
+def test_gpus_of_one_node() -> None:
+    deploy = loaded("mi300x_intranode.yaml")
+    assert edges(deploy) == dict.fromkeys(("0->1", "1->2"), "MoriTransferEngineConnector")
+    for wire in deploy.wires:
+        options = registry.options_for("mori").model_validate(wire.sender.options)
+        assert isinstance(options, MoriTransferEngineOptions)
+        assert (options.backend_type, options.memory_pool_device) == ("xgmi", "cuda")
+        assert wire.sender.knobs == {"codec_chunk_frames": 25, "codec_left_context_frames": 25}
+    assert [plan.others["devices"] for plan in deploy.stages.values()] == ["0", "1", "2"]
 
 
 def test_twelve_stages() -> None:
