@@ -143,6 +143,9 @@ class Giving:
         """Asked for, while there is no session."""
         self._ends: dict[str, tuple[Reason, str]] = {}
         """Of requests that have failed, or were declined."""
+        self._unwanted: set[str] = set()
+        """Those of them for which a consumer said so before there was a session."""
+        self._closed: str | None = None
         self.words: list[tuple[str, AnyWord]] = []
         self.writes: list[tuple[GivenShare, int, Room | None]] = []
         self.stirred: list[Session] = []
@@ -159,27 +162,32 @@ class Giving:
         if request_id in self.sessions:
             raise UsageError(f"request {request_id!r} is being sent already; abort that first")
         session = self.sessions[request_id] = Session(request_id, mode, consumers)
-        declined = self._ends.pop(request_id, None)
-        if declined is not None and declined[0] is Reason.DROPPED:
-            self._fail(session, *declined)
+        before = self._ends.pop(request_id, None)
+        if before is not None and request_id in self._unwanted:
+            self._fail(session, *before)
             return session
         for share in self._waiting.pop(request_id, []):
-            self._join(session, share)
+            if session.state < State.DELIVERED:
+                self._join(session, share)
+            else:  # an earlier one did not fit
+                self._end(share, *self._ends[request_id])
         return session
 
     def assign(self, session: Session, blocks: list[int], tokens: int) -> None:
         """The cache is in these blocks."""
         session.blocks, session.tokens = blocks, tokens
         for share in session.shares:
-            self._begin(session, share)
+            if share.reason is None:
+                self._begin(session, share)
 
     def ready(self, session: Session, layers: Iterable[int]) -> None:
         """These layers have been computed."""
         for layer in layers:
             if layer not in session.ready:
                 session.ready[layer] = None
-                for share in session.shares:
-                    self._offer(share, layer)
+                if session.blocks is not None:
+                    for share in session.shares:
+                        self._offer(share, layer)
 
     def seal(self, session: Session) -> None:
         """All layers are ready, told or not; no more words of the caller follow."""
@@ -200,7 +208,8 @@ class Giving:
             self._end(share, Reason.ABORTED, text)
 
     def close(self, text: str) -> None:
-        """Give everything up."""
+        """Give everything up; whoever asks from now on is told so."""
+        self._closed = text
         for session in list(self.sessions.values()):
             self.fail(session, Reason.CLOSED, text)
         for shares in self._waiting.values():
@@ -211,6 +220,7 @@ class Giving:
     def forget(self, request_id: str) -> None:
         """Nobody asks for it any more."""
         self._ends.pop(request_id, None)
+        self._unwanted.discard(request_id)
 
     @property
     def waiting(self) -> int:
@@ -304,6 +314,8 @@ class Giving:
             self._join(session, share)
         elif ask.request_id in self._ends:
             self._end(share, *self._ends[ask.request_id])
+        elif self._closed is not None:
+            self._end(share, Reason.CLOSED, self._closed)
         else:
             self._waiting.setdefault(ask.request_id, []).append(share)
 
@@ -364,13 +376,12 @@ class Giving:
         share = self._shares.get((peer, word.ticket))
         if share is None or share.reason is not None:
             return  # its consumer is being told that it has failed
-        if not share.told.issuperset(word.layers):
+        session = share.session
+        if session is None or not share.told.issuperset(word.layers):
             raise ProtocolError(
                 f"layers {word.layers} of request {share.ask.request_id!r} were read before they were ready",
                 peer=peer,
             )
-        session = share.session
-        assert session is not None
         share.landed.update(word.layers)
         self._say(share, Landed(share.ask.ticket, word.layers))
         self._look(session)
@@ -384,7 +395,7 @@ class Giving:
         session = share.session
         if session is None:
             self._unwait(share)
-            self._remember(share.ask.request_id, Reason.DROPPED, text)
+            self._remember(share.ask.request_id, Reason.DROPPED, text, unwanted=True)
             self._end(share, Reason.DROPPED, text)
             return
         share.owes = True
@@ -404,9 +415,9 @@ class Giving:
     def _declined(self, word: Decline) -> None:
         session = self.sessions.get(word.request_id)
         if session is None:
-            self._remember(word.request_id, Reason.DROPPED, word.text)
+            self._remember(word.request_id, word.reason, word.text, unwanted=True)
         elif session.state < State.DELIVERED:
-            self._fail(session, Reason.DROPPED, word.text)
+            self._fail(session, word.reason, word.text)
 
     def _refuse(self, share: GivenShare, text: str, *, spoil: bool = True) -> None:
         """End one share; the session with it, for it can never become whole."""
@@ -470,11 +481,15 @@ class Giving:
     def _release(self, share: GivenShare) -> None:
         self._shares.pop((share.peer, share.ask.ticket), None)
 
-    def _remember(self, request_id: str, reason: Reason, text: str) -> None:
-        self._ends.pop(request_id, None)
+    def _remember(
+        self, request_id: str, reason: Reason, text: str, *, unwanted: bool = False
+    ) -> None:
+        self.forget(request_id)
         self._ends[request_id] = reason, text
+        if unwanted:
+            self._unwanted.add(request_id)
         if len(self._ends) > REMEMBERED:
-            del self._ends[next(iter(self._ends))]
+            self.forget(next(iter(self._ends)))
 
     def _say(self, share: GivenShare, word: AnyWord) -> None:
         self.words.append((share.peer, word))

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import EngineFault, OmniAsyncError, PeerLost, ProtocolError, UsageError
 from .giving import error_of
-from .words import ALL, AnyWord, Ask, Begun, Drop, Ended, Landed, Mode, Ready, Took
+from .words import ALL, AnyWord, Ask, Begun, Decline, Drop, Ended, Landed, Mode, Ready, Reason, Took
 
 
 class Step(enum.IntEnum):
@@ -142,18 +142,24 @@ class Taking:
                 self.words.append((address, Drop(share.ticket)))
 
     def refused(self, address: str, error: OmniAsyncError) -> None:
-        """The producer there can never serve this side."""
+        """The producer there can never serve this side; it is told why, for it may wait to be asked."""
+        self._lines.pop(address, None)
         for share in list(self.shares.values()):
-            if share.address == address and share.step < Step.DONE:
+            if share.address == address and share.step is Step.PARKED:
                 self._fail(share, error, doubtful=False)
+                self.words.append((address, Decline(share.request_id, str(error), Reason.REFUSED)))
+            elif share.address == address:
+                self.cancel(share, error)
 
     def lost(self, address: str, *, proven: bool) -> None:
         """The line has ended; ``proven``: and with it whatever that producer could write."""
-        self._lines.pop(address, None)
+        who = self._lines.pop(address, None)
         for share in list(self.shares.values()):
             if share.address != address or share.step in (Step.PARKED, Step.DONE):
                 continue
             if share.step is Step.FAILED:
+                if share.incarnation != who:
+                    continue  # what is proven of a successor says nothing of whom it was asked
                 if share.doubtful and proven:
                     self.free(share)
                 elif share.doubtful:
@@ -181,6 +187,8 @@ class Taking:
             share = self.shares.get(word.ticket)
             if share is None or share.address != address:
                 return  # it ended here a moment ago
+            if share.incarnation != self._lines.get(address):
+                return  # a successor has nothing to say of it
             if isinstance(word, Ended):
                 self._ended(share, word)
             elif share.step in (Step.ASKED, Step.BEGUN):
@@ -202,8 +210,8 @@ class Taking:
         self._stir(share)
 
     def copied(self, share: TakenShare, layers: list[int], problem: str | None) -> None:
-        """(staged) Layers were copied from their landing slots to their blocks."""
-        share.local -= 1
+        """(staged) Layers were copied from their landing slots to their blocks, or will not be."""
+        share.local -= len(layers)
         if share.step is Step.BEGUN:
             if problem is None:
                 self._in_place(share, layers)
@@ -246,7 +254,7 @@ class Taking:
             share.local += 1
             self.reads.append((share, word.layers))
         elif share.staged:
-            share.local += 1
+            share.local += len(word.layers)
             self.arrived.append((share, word.layers, word.slots))
         else:
             self._in_place(share, word.layers)

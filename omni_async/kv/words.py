@@ -132,6 +132,7 @@ class Room(Word, tag=9):
 class Decline(Word, tag=10):
     request_id: str
     text: str
+    reason: Reason = Reason.DROPPED
 
 
 AnyWord = Meet | Ask | Drop | Took | Begun | Ready | Landed | Ended | Room | Decline
