@@ -34,15 +34,14 @@ _SHIPPED = {
     "mori": ("MoriTransferEngineConnector", "omni_async.backends.mori:MoriTransferEngineBackend"),
     "nixl": ("NixlConnector", "omni_async.backends.nixl:NixlBackend"),
     "yuanrong": ("YuanrongConnector", "omni_async.backends.yuanrong:YuanrongBackend"),
+    "yuanrong-te": (
+        "YuanrongTransferEngineConnector",
+        "omni_async.backends.yuanrong_te:YuanrongTransferEngineBackend",
+    ),
 }
 """alias → (connector name, where it is)."""
 
-PLANNED: dict[str, tuple[str, str]] = {
-    "yuanrong-te": (
-        "YuanrongTransferEngineConnector",
-        "omni_async.backends.yuanrong_te:YuanrongTransferEngineOptions",
-    ),
-}
+PLANNED: dict[str, tuple[str, str]] = {}
 """alias → (connector name, where its options are) of what is right in a deploy file, but not part of
 this release."""
 

@@ -14,7 +14,10 @@ import pytest
 from omni_async.model import Role
 from omni_async.testing.conformance import TransportConformance
 from omni_async.testing.conformance.base import APART, Conformance
+from omni_async.testing.conformance.claims import Claims
+from omni_async.testing.conformance.peers import Peers
 from omni_async.testing.conformance.round_trips import RoundTrips
+from omni_async.testing.conformance.stream_ends import StreamEnds
 from omni_async.testing.conformance.streams import Streams
 from omni_async.testing.rig import LoopKind, Way
 
@@ -32,14 +35,31 @@ class OnDevice(OnDouble):
     connector = "yuanrong-te-double-device"
     target = "omni_async.testing.doubles.yuanrong_te:YuanrongTransferEngineOnDevice"
 
+    @pytest.fixture(autouse=True)
+    def torch(self) -> None:
+        pytest.importorskip("torch")
+
+
+class TestYuanrongTe(OnDouble, Claims, Peers):
+    ways: ClassVar[tuple[Way, ...]] = (Way.RECEIVER_AWAY,)
+
+
+class TestYuanrongTeStreams(OnDevice, Streams):
+    """And by the way of a pool that the host does not see."""
+
+    ways: ClassVar[tuple[Way, ...]] = (Way.SENDER_AWAY,)
+
 
 @pytest.mark.soak
-class TestYuanrongTeOnDevice(OnDevice, RoundTrips, Streams):
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+class TestYuanrongTeOnDevice(OnDevice, RoundTrips, Streams, StreamEnds, Claims, Peers):
     ways: ClassVar[tuple[Way, ...]] = APART
+    test_built_in_place: Any = None
+    """There is no building in place where the host does not see."""
 
 
 @pytest.mark.soak
-class TestYuanrongTe(OnDouble, TransportConformance):
+class TestYuanrongTeWhole(OnDouble, TransportConformance):
     pass
 
 
