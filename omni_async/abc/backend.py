@@ -30,6 +30,11 @@ class Backend(abc.ABC):
     def capabilities(self, options: Options) -> Capabilities:
         """Facts that hold for these options."""
 
+    def facing(self, options: Options) -> tuple[Backend, Options]:
+        """Who serves an edge with these options, and by which of its own: another backend where the other end
+        is not one of ours and meets nobody in the way that this one does."""
+        return self, options
+
     async def prepare(self, options: Options, role: Role) -> Options:
         """Whatever takes long before the parts are asked for; the options with which to ask for them.
 

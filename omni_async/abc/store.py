@@ -53,6 +53,8 @@ class Store(abc.ABC):
     first: else it might delete what was put under the name since."""
     tells_absent: bool = True
     """:meth:`delete` tells ``ABSENT`` from ``DELETED``. Where it is false, it may call ``DELETED`` what was not there."""
+    outlives: bool = True
+    """What was put stays when its sender's client is closed."""
     question: int = 1000
     """Names in one :meth:`contains`, where thousands wait: so many that what the question costs is worth it, so
     few that it holds nobody up."""

@@ -69,8 +69,8 @@ def open_transport(
     if not isinstance(namespace, str) or not is_text(namespace):
         raise UsageError(f"namespace must be a non-empty str, not {namespace!r}")
     connector = connector_spec(spec)
-    backend = backend_for(connector.name)
-    options = checked_options(backend.options, connector)
+    named = backend_for(connector.name)
+    backend, options = named.facing(checked_options(named.options, connector))
     endpoint = Endpoint(namespace, own, rank, replica)
     return OpenTransport(backend, options, endpoint, role, 1e9 if math.isinf(linger) else linger)
 

@@ -219,8 +219,11 @@ class StoreTransport(Transport):
             await self._shut()
 
     def _say_left(self, left: int) -> None:
-        if left:
-            _log.info("payloads stay in the store", count=left, stage=self.endpoint.stage)
+        stage = self.endpoint.stage
+        if left and self._wiring.store.outlives:
+            _log.info("payloads stay in the store", count=left, stage=stage)
+        elif left:
+            _log.warning("payloads were dropped that nobody had fetched", count=left, stage=stage)
 
     async def _shut(self) -> None:
         if self._closing is not None:

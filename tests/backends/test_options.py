@@ -85,7 +85,7 @@ def test_the_reference_has_every_connector(name: str) -> None:
     ("model", "wide"),
     [
         (Options, set()),
-        (SharedMemoryOptions, {"socket_dir"}),
+        (SharedMemoryOptions, {"socket_dir", "peer"}),
         (MooncakeStoreOptions, {"metadata_server", "master", "proto", "peer"}),
         (YuanrongOptions, {"peer"}),
         (AddressedOptions, {"zmq_port", "curve", "peer", "port_scheme"}),

@@ -60,21 +60,28 @@ class Managers:
         self._open: list[Any] = []
 
     def open(
-        self, role: str, port: int, rank: int, ranks: tuple[int, int], pool: int = POOL
+        self,
+        role: str,
+        port: int,
+        rank: int,
+        ranks: tuple[int, int],
+        pool: int = POOL,
+        connector: str = MOONCAKE,
     ) -> int:
         """One more manager, by its number from now on."""
         sends = role == "sender"
         self._place[:] = rank, ranks[0] if sends else ranks[1]
-        peer_vendors.before(MOONCAKE)
+        peer_vendors.before(connector)
+        mooncake = {
+            "host": "127.0.0.1",
+            "zmq_port": port,
+            "protocol": "tcp",
+            "memory_pool_size": pool,
+            "memory_pool_device": "cpu",
+        }
+        extra = mooncake if connector == MOONCAKE else {}
         config = {
-            "connector_config": {
-                "type": MOONCAKE,
-                "host": "127.0.0.1",
-                "zmq_port": port,
-                "protocol": "tcp",
-                "memory_pool_size": pool,
-                "memory_pool_device": "cpu",
-            },
+            "connector_config": {"type": connector, **extra},
             "omni_from_stage": "0",
             "omni_to_stage": "1",
             "stage_id": 0 if sends else 1,
@@ -185,7 +192,25 @@ class Managers:
 
     def waiting(self, number: int) -> int:
         """Payloads that nobody has fetched."""
-        return len(self._open[number].connector._local_buffers)
+        connector = self._open[number].connector
+        if hasattr(connector, "_local_buffers"):
+            return len(connector._local_buffers)
+        connector.reap_consumed()
+        return len(connector._pending_keys)
+
+    # --- its connector by itself ------------------------------------------------------------------
+
+    def put(self, number: int, key: str, value: Any) -> Any:
+        """Whether it was put, and its size."""
+        done, nbytes, _ = self._open[number].connector.put("0", "1", key, value)
+        return done, nbytes
+
+    def get(self, number: int, key: str, metadata: Any = None) -> Any:
+        """``None``, or the value and its size."""
+        return self._open[number].connector.get("0", "1", key, metadata)
+
+    def close(self, number: int) -> None:
+        self._open[number].close()
 
 
 def _told(found: dict[str, Any]) -> Any:

@@ -6,7 +6,17 @@ Never: makes a name in a file system, unless ``socket_dir`` asks for one.
 
 from __future__ import annotations
 
-from ...abc import Channels, DirectBackend, Engine, Finding, MemorySource, Options, Sight
+from ...abc import (
+    Backend,
+    Channels,
+    DirectBackend,
+    Engine,
+    Finding,
+    MemorySource,
+    Options,
+    Sight,
+    StoreOptions,
+)
 from ...errors import BackendUnavailable
 from ...model import Capabilities, Role, Verb
 from ...pool.memory import MemfdMemory
@@ -14,6 +24,7 @@ from ...rendezvous.unix_channel import UnixChannels
 from .config import SharedMemoryOptions
 from .engine import MapEngine
 from .examination import findings
+from .segment_backend import SegmentBackend
 
 
 class SharedMemoryBackend(DirectBackend):
@@ -24,10 +35,23 @@ class SharedMemoryBackend(DirectBackend):
     options = SharedMemoryOptions
 
     def capabilities(self, options: Options) -> Capabilities:
+        other, theirs = self.facing(options)
+        if other is not self:
+            return other.capabilities(theirs)
         return Capabilities(backend=self.name, verb=Verb.MAP)
+
+    def facing(self, options: Options) -> tuple[Backend, Options]:
+        assert isinstance(options, SharedMemoryOptions)
+        if options.peer != "vllm-omni":
+            return self, options
+        common = {name: getattr(options, name) for name in Options.model_fields}
+        return SegmentBackend(), StoreOptions(peer="vllm-omni", **common)
 
     async def examine(self, options: Options, role: Role, sight: Sight) -> list[Finding]:
         assert isinstance(options, SharedMemoryOptions)
+        other, theirs = self.facing(options)
+        if other is not self:
+            return await other.examine(theirs, role, sight)
         return list(findings(options.socket_dir))
 
     def engine(self, options: Options, role: Role) -> Engine:

@@ -6,6 +6,8 @@ Never: touches the system.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from ...abc.options import Options, option
 
 
@@ -25,6 +27,13 @@ class SharedMemoryOptions(Options):
         "default an abstract socket without a file.",
         edge_wide=True,
         min_length=1,
+    )
+
+    peer: Literal["omni-async", "vllm-omni"] = option(
+        "omni-async",
+        "Whose payloads this edge has. With `vllm-omni` the other end may be a stage of vLLM-Omni 0.30: named "
+        "segments in `/dev/shm` under its keys, without a namespace, in its object format.",
+        edge_wide=True,
     )
 
     @property
