@@ -35,6 +35,27 @@ class FreePorts:
             self._kept[name, former.fileno()] = former
         return self.of(name)
 
+    def run_of(self, name: Hashable, count: int) -> int:
+        """The first of so many ports next to each other; the same whenever it is asked for."""
+        if (name, 0) not in self._kept:
+            while not self._keep_run(name, count):
+                pass
+        port: int = self._kept[name, 0].getsockname()[1]
+        return port
+
+    def _keep_run(self, name: Hashable, count: int) -> bool:
+        run = [_bound()]
+        first = run[0].getsockname()[1]
+        try:
+            for number in range(1, count):
+                run.append(_bound(first + number))
+        except (OSError, OverflowError):  # somebody has it, or there is none
+            for sock in run:
+                sock.close()
+            return False
+        self._kept.update(((name, number), sock) for number, sock in enumerate(run))
+        return True
+
     def __len__(self) -> int:
         """Ports that are kept, each by a descriptor."""
         return len(self._kept)
@@ -57,8 +78,14 @@ class FreePorts:
         self.close()
 
 
-def _bound() -> socket.socket:
+def _bound(port: int = 0) -> socket.socket:
+    """Raises: OSError: somebody has it, as one who listens or as one who keeps it."""
     sock = socket.socket()
+    try:
+        sock.bind(("", port))
+    except BaseException:
+        sock.close()
+        raise
+    # Only now: a port by number would be shared with others who keep it.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind(("", 0))
     return sock

@@ -26,7 +26,7 @@ from .plan import KVPlan, sources_of
 from .progress import KVProgress
 from .slots import Slots
 from .taking import Step, TakenShare, Taking
-from .words import VERSION, AnyWord, Begun, Decline, Meet, Mode
+from .words import VERSION, AnyWord, Ask, Begun, Decline, Meet, Mode
 
 Source = Mapping[str, Any] | int | Endpoint
 """One producer rank: its number, or its whole name, where channels find it by name; else ``source_host`` and
@@ -145,8 +145,6 @@ class KVConsumer(KVEnd):
             share = self.core.want(address, request_id, blocks, wanted, staged=self._staged)
             self._progress[share] = progress
             progress.shares.append(share)
-            if self._mappings is not None and not self._staged:
-                self._mappings.begin(share)
         self._moved[progress] = self.loop.time()
         self._watch(progress)
         for address in addresses:
@@ -329,9 +327,8 @@ class KVConsumer(KVEnd):
         return Meet(VERSION, self.layout, self.spots(self._regions))
 
     def _remap(self) -> None:
-        word = self.meet_word()
-        for who in self._lines.values():
-            self.say(who, word)
+        for line in self._lines:
+            self.introduce(line)
 
     def expected(self, line: GuestLine, theirs: KVLayout) -> None:
         wanted = self._expected.get(line.address)
@@ -339,7 +336,7 @@ class KVConsumer(KVEnd):
             _check_rank(line, theirs, wanted)
 
     def met(self, line: GuestLine) -> None:
-        self.core.met(line.address, line.peer.incarnation)
+        self.core.met(line.address, self.peers[self._lines[line]].who)
 
     def refuse(self, line: GuestLine, error: ProtocolError) -> None:
         self.core.refused(line.address, error)
@@ -347,7 +344,7 @@ class KVConsumer(KVEnd):
     def word(self, line: GuestLine, word: AnyWord) -> None:
         self.core.heard(line.address, word)
 
-    def gone(self, line: GuestLine, proven: bool) -> None:
+    def gone(self, line: GuestLine, name: str, proven: bool) -> None:
         self.core.lost(line.address, proven=proven)
 
     def _describe(self, address: str) -> str:
@@ -372,6 +369,8 @@ class KVConsumer(KVEnd):
         ):
             words, core.words = core.words, []
             for address, word in words:
+                if isinstance(word, Ask) and self._mappings is not None and not self._staged:
+                    self._mappings.begin(core.shares[word.ticket])
                 self._say_at(address, word)
             begun, core.begun = core.begun, []
             for share in begun:
@@ -400,7 +399,7 @@ class KVConsumer(KVEnd):
 
     def _say_declines(self) -> None:
         for line, who in self._lines.items():
-            if who in self.peers:
+            if who in self.peers or who in self._refused:
                 for word in self._declines.pop(line.address, []):
                     self.say(who, word)
 
@@ -521,6 +520,10 @@ class KVConsumer(KVEnd):
     def shut(self, reason: str) -> None:
         for progress in set(self._progress.values()):
             self._cancel(progress, ClosedError(f"request {progress.request_id!r}: {reason}"))
+
+    @property
+    def under_way(self) -> bool:
+        return self._reading > 0
 
     async def settle(self) -> None:
         await self._calm_down()

@@ -11,6 +11,12 @@ import pytest
 
 from omni_async.cli.free_ports import FreePorts
 
+RUNS = """
+from omni_async.cli.free_ports import FreePorts
+with FreePorts() as ports:
+    print(*(ports.run_of(number, 4) for number in range(100)))
+"""
+
 OTHERS = """
 from omni_async.cli.free_ports import FreePorts
 with FreePorts() as ports:
@@ -72,3 +78,22 @@ def test_they_are_given_back() -> None:
     ports.close()
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", port))
+
+
+def test_ports_next_to_each_other() -> None:
+    with FreePorts() as ports:
+        singles = {ports.of(number) for number in range(300)}
+        firsts = [ports.run_of(("run", number), 4) for number in range(100)]
+        assert firsts == [ports.run_of(("run", number), 4) for number in range(100)]
+        mine = {first + number for first in firsts for number in range(4)}
+        assert len(mine) == 400
+        assert not mine & singles
+        done = subprocess.run(
+            [sys.executable, "-c", RUNS], capture_output=True, text=True, timeout=30, check=True
+        )
+        others = {first + n for first in map(int, done.stdout.split()) for n in range(4)}
+        assert len(others) == 400
+        assert not others & (mine | singles)
+        for number in range(4):
+            with listening(firsts[0] + number), pytest.raises(OSError, match="in use"):
+                listening(firsts[0] + number)

@@ -30,6 +30,7 @@ _ROLES: dict[str, tuple[Role, ...]] = {
 }
 _OWN = ("kv_connector", "kv_role", EXTRA)
 CONNECTORS = ("MoRIIOConnector", "OmniAsyncConnector")
+_FOLLOWS = ("host", "zmq_port", "sender_host", "sender_zmq_port", "port_scheme", "peer")
 _VARIABLES = "VLLM_MORIIO_"
 _OLDER = {
     "VLLM_MORIIO_CONNECTOR_READ_MODE": "read_mode",
@@ -140,6 +141,11 @@ class KVOptions(pydantic.BaseModel):
     @pydantic.field_validator("backend_options")
     @classmethod
     def _known_there(cls, value: dict[str, Any], info: pydantic.ValidationInfo) -> dict[str, Any]:
+        own = [key for key in _FOLLOWS if key in value]
+        if own:
+            raise ValueError(
+                f"{', '.join(own)}: follows from host_ip, bind_ip and notify_port; remove it"
+            )
         if "backend" not in info.data:
             return value
         name, extra = _connector(info.data["backend"], value, None)

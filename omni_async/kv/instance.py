@@ -1,0 +1,419 @@
+"""KVInstance: one rank of a prefill or a decode instance, behind a proxy.
+
+In: configuration, caches, requests' ``kv_transfer_params``. Out: transfers to await, params to answer.
+Never: serves HTTP, computes, allocates blocks; registers before it can be asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from .. import registry
+from .._aio.executor import OwnedExecutor
+from ..abc.options import AddressedOptions
+from ..errors import ProtocolError, UsageError
+from ..model import ConnectorSpec, Role
+from ..rendezvous.zmq_address import HostPort
+from ..rendezvous.zmq_hosts import local_places
+from ..transport import Transport, open_transport
+from .consumer import KVConsumer
+from .control import (
+    FORGOTTEN,
+    AgentMetadata,
+    HandshakePort,
+    KVConfig,
+    OwnMetadata,
+    Registered,
+    Registration,
+    Side,
+    TransferParams,
+    ZmqAddress,
+    clashes,
+    http_address,
+    load_kv_config,
+    open_handshake_port,
+    parse_params,
+    port_of,
+)
+from .control.options import EXTRA, Mistake, refusal
+from .known_peers import KnownPeers
+from .layout import KVLayout
+from .memory import KVMemory
+from .prefill import Prefill
+from .producer import KVProducer
+from .progress import KVProgress
+
+_ENDS: dict[str, Role] = {"P": "sender", "D": "receiver"}
+_SIDES: dict[Side, str] = {"prefill": "P", "decode": "D"}
+
+
+class KVInstance:
+    """What a serving engine awaits, on each of its ranks.
+
+    A prefill instance's words go over its notify port, where decode instances dial; its handshake port tells
+    them who it is. Rank 0 registers both ports' bases at the proxy.
+
+    Args:
+        config: ``kv_transfer_config``, as vLLM takes it: an object, its JSON, or loaded.
+        layout: of this rank's caches; ``tp_size`` and ``tp_rank`` of the instance are in it.
+        caches: one item a layer, or a :class:`KVMemory`; see :class:`KVEnd`.
+        dp_rank, dp_size: which replica of the instance this is, and of how many.
+        namespace: of names on this host, for backends that find peers by name.
+
+    Raises:
+        ConfigError: the configuration is wrong; ``mistakes`` has all of it.
+        UsageError: on entering: a port is taken, names by whom; caches or a backend that do not fit.
+        BackendUnavailable: on entering: what moves the bytes cannot run here.
+
+    ::
+
+        async with KVInstance(config, layout, caches) as instance:
+            ...serve HTTP...
+            progress = await instance.decode(body["kv_transfer_params"], request_id, block_ids=blocks)
+            await progress.all()
+    """
+
+    def __init__(
+        self,
+        config: KVConfig | Mapping[str, Any] | str,
+        layout: KVLayout,
+        caches: KVMemory | Any,
+        *,
+        dp_rank: int = 0,
+        dp_size: int = 1,
+        namespace: str | None = None,
+    ) -> None:
+        if not isinstance(config, KVConfig):
+            config = load_kv_config(config, os.environ)
+        self.config = config
+        self.options = config.options
+        self.layout = layout
+        self.dp_rank, self.dp_size = dp_rank, dp_size
+        self.registrations: list[Registration] = []
+        """One for each role, on the instance's first rank."""
+        self.producer: KVProducer | None = None
+        self.consumer: KVConsumer | None = None
+        self.transports: list[Transport] = []
+        self.handshake: HandshakePort
+        self.address: ZmqAddress
+        """What peers are told: bases of ports."""
+        self._caches = caches
+        self._namespace = namespace
+        self._stack = AsyncExitStack()
+        self._peers: KnownPeers | None = None
+        self._check_ranks()
+
+    @property
+    def mode(self) -> str:
+        """``write`` or ``read``, by configuration."""
+        return "read" if self.options.read_mode else "write"
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> KVInstance:
+        async with AsyncExitStack() as stack:
+            await self._open(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+    async def withdraw(self) -> None:
+        """Beat no more, and return when the proxy sends nothing any more. To be called before leaving, where
+        other instances take over: requests that come until then are served.
+
+        Cancellation: safe; beats are over.
+        """
+        beating = [registration.aclose() for registration in self.registrations]
+        self.registrations = []
+        for ending in beating:
+            await ending
+        if beating:
+            await asyncio.sleep(FORGOTTEN)
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        options, layout = self.options, self.layout
+        advertised = await _advertised(options.host_ip)
+        self.address = ZmqAddress(advertised, options.handshake_port, options.notify_port)
+        listening = options.bind_ip or advertised
+        for role in self.config.roles:
+            transport = await stack.enter_async_context(
+                open_transport(
+                    self._spec(role, listening),
+                    role=_ENDS[role],
+                    stage=self.address.engine_id,
+                    namespace=self._namespace,
+                    rank=layout.tp_rank,
+                    replica=self.dp_rank,
+                    linger=0.0,
+                )
+            )
+            self.transports.append(transport)
+            await self._open_end(stack, role, transport)
+        self.handshake = await open_handshake_port(
+            listening, self._port(options.handshake_port), self._metadata(), self._layers()
+        )
+        stack.callback(self.handshake.close)
+        if options.proxy_ip and not layout.tp_rank and not self.dp_rank:
+            self._register(stack)
+
+    async def _open_end(self, stack: AsyncExitStack, role: str, transport: Transport) -> None:
+        options = self.options
+        if role == "P":
+            producer = KVProducer(
+                transport,
+                self.layout,
+                self._caches,
+                transfer_timeout=options.transfer_timeout,
+                defer_timeout=options.defer_timeout,
+            )
+            self.producer = await stack.enter_async_context(producer)
+            return
+        consumer = KVConsumer(
+            transport,
+            self.layout,
+            self._caches,
+            transfer_timeout=options.transfer_timeout,
+            defer_timeout=options.defer_timeout,
+        )
+        self.consumer = await stack.enter_async_context(consumer)
+        self._peers = KnownPeers(
+            self.consumer,
+            self._backend,
+            by_name=not self._addressed,
+            timeout=options.handshake_timeout,
+        )
+        stack.callback(self._peers.close)
+
+    def _register(self, stack: AsyncExitStack) -> None:
+        options = self.options
+        assert options.http_port is not None  # the options see to that
+        for role in self.config.roles:
+            record = Registered(
+                type=role,
+                http_address=http_address(self.address.host, options.http_port),
+                zmq_address=str(self.address),
+                dp_size=self.dp_size,
+                tp_size=self.layout.tp_size,
+                transfer_mode=options.mode,
+            )
+            beating = Registration(
+                record, options.proxy_ip, options.proxy_ping_port, options.ping_interval
+            )
+            self.registrations.append(beating)
+            stack.push_async_callback(beating.aclose)
+
+    def _spec(self, role: str, host: str) -> ConnectorSpec:
+        name, extra = self.options.connector
+        if issubclass(registry.options_for(name), AddressedOptions):
+            extra["host"] = host
+            if role == "P":
+                extra["zmq_port"] = self._port(self.options.notify_port)
+        return ConnectorSpec(name, extra)
+
+    def _port(self, base: int) -> int:
+        return port_of(base, self.dp_rank, self.layout.tp_rank, self.layout.tp_size)
+
+    def _check_ranks(self) -> None:
+        if not 0 <= self.dp_rank < self.dp_size:
+            raise UsageError(f"there is no dp_rank {self.dp_rank} where dp_size is {self.dp_size}")
+        options = self.options
+        bases = {"handshake_port": options.handshake_port, "notify_port": options.notify_port}
+        single = {} if options.http_port is None else {"http_port": options.http_port}
+        wrong = clashes(bases, self.dp_size, self.layout.tp_size, single)
+        if wrong:
+            raise refusal([Mistake(f"{EXTRA}.{option}", text) for option, text in wrong])
+
+    # --- who this is ------------------------------------------------------------------------------
+
+    def _metadata(self) -> AgentMetadata:
+        return AgentMetadata(
+            engine_id=self.address.engine_id,
+            num_blocks=self.layout.num_blocks,
+            block_len=self.layout.block_nbytes,
+            attn_backend_name=self.layout.form,
+            omni_async=self._own(),
+        )
+
+    def _own(self) -> OwnMetadata:
+        transport, endpoint = "", None
+        if self.producer is not None:
+            endpoint = self.producer.guests.endpoint
+            if self._addressed:
+                transport = str(HostPort(self.address.host, self._port(self.options.notify_port)))
+        return OwnMetadata(
+            layout=msgspec.to_builtins(self.layout),
+            backend=self._backend,
+            transport=transport,
+            endpoint=endpoint,
+            tp_size=self.layout.tp_size,
+            tp_rank=self.layout.tp_rank,
+            dp_size=self.dp_size,
+            dp_rank=self.dp_rank,
+            modes=(self.mode,) if self.producer is not None else (),
+        )
+
+    def _layers(self) -> dict[str, list[bytes]]:
+        return {f"layers.{layer}": [b""] for layer in range(self.layout.layers)}
+
+    @property
+    def _backend(self) -> str:
+        return self.options.connector[0]
+
+    @property
+    def _addressed(self) -> bool:
+        return issubclass(registry.options_for(self._backend), AddressedOptions)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def params(
+        self, kv_transfer_params: Mapping[str, Any] | None, request_id: str = ""
+    ) -> TransferParams | None:
+        """What a request asks of this instance; see :func:`parse_params`.
+
+        Raises:
+            ProtocolError: as there; or it asks for the other role.
+        """
+        found = parse_params(kv_transfer_params, request_id, own_tp_size=self.layout.tp_size)
+        if found is not None and _SIDES[found.side] not in self.config.roles:
+            raise ProtocolError(
+                f"transfer {found.transfer_id!r} asks for {found.side}, and this instance does not do that"
+            )
+        return found
+
+    async def prefill(
+        self,
+        kv_transfer_params: Mapping[str, Any] | None,
+        request_id: str = "",
+        *,
+        block_ids: Sequence[int] | None = None,
+        tokens: int | None = None,
+    ) -> Prefill | None:
+        """Begin a request whose cache a decode instance gets.
+
+        Args:
+            kv_transfer_params: of the request.
+            request_id: of the request, as the proxy has it (``X-Request-Id``) or the engine.
+            block_ids: in the order of the tokens; they can be told later, by :meth:`Prefill.assign`.
+            tokens: how many there are; without it the blocks are full.
+
+        Returns:
+            ``None`` for a request that no other instance has part in.
+
+        Raises:
+            ProtocolError: the params say too little, or ask for decode.
+            UsageError: blocks that do not exist, or a transfer that is under way already.
+            ClosedError: this instance was closed.
+
+        Cancellation: safe; it is given up.
+        """
+        found = self.params(kv_transfer_params, request_id)
+        if found is None:
+            return None
+        if found.side != "prefill" or self.producer is None:
+            raise ProtocolError(f"transfer {found.transfer_id!r} asks for decode, not for prefill")
+        session = None
+        if not self.options.read_mode:
+            session = await self.producer.write_to(
+                found.transfer_id, block_ids, tokens=tokens, timeout=0
+            )
+        ranks = self.dp_rank, self.dp_size
+        return Prefill(self.producer, found, self.address, ranks, session, block_ids, tokens)
+
+    async def decode(
+        self,
+        kv_transfer_params: Mapping[str, Any] | None,
+        request_id: str = "",
+        *,
+        block_ids: Sequence[int],
+    ) -> KVProgress | None:
+        """Ask for a request's cache into blocks of this rank; returns as soon as that is under way.
+
+        The first request from an instance shakes hands with it.
+
+        Args:
+            kv_transfer_params: of the request.
+            request_id: of the request, as the proxy has it (``X-Request-Id``) or the engine.
+            block_ids: in the order of the tokens, as many as hold the prompt.
+
+        Returns:
+            ``None`` for a request that no other instance has part in: compute it.
+
+        Raises:
+            ProtocolError: the params say too little; the peer is something else than was told; caches do
+                not fit, names both values. A request must not be answered from these blocks then.
+            TransferTimeout: the peer does not answer the handshake.
+            UsageError: blocks that do not exist, or into which something else may still land.
+            ClosedError: this instance was closed.
+
+        Cancellation: safe; it is given up.
+        """
+        found = self.params(kv_transfer_params, request_id)
+        if found is None:
+            return None
+        if found.side != "decode" or self.consumer is None or self._peers is None:
+            raise ProtocolError(f"transfer {found.transfer_id!r} asks for prefill, not for decode")
+        if found.block_ids == ():
+            raise ProtocolError(
+                f"transfer {found.transfer_id!r}: the prefill instance has kept no block"
+            )
+        sources = await self._peers.sources(found)
+        return await self.consumer.receive(
+            found.transfer_id,
+            block_ids,
+            mode=found.mode,
+            source=sources,
+            source_tp=found.peer.tp_size,
+        )
+
+    async def decline(
+        self,
+        kv_transfer_params: Mapping[str, Any] | None,
+        request_id: str = "",
+        *,
+        reason: str = "the decode instance has no use for it",
+    ) -> None:
+        """Tell prefill that a request will not be decoded here, so that it frees its blocks now.
+
+        Raises:
+            ProtocolError: as :meth:`decode`.
+            TransferTimeout: the peer does not answer the handshake.
+
+        Cancellation: safe; then it may not be told.
+        """
+        found = self.params(kv_transfer_params, request_id)
+        if found is None or found.side != "decode":
+            return
+        if self.consumer is not None and self._peers is not None:
+            sources = await self._peers.sources(found)
+            self.consumer.decline(
+                found.transfer_id, reason, source=sources, source_tp=found.peer.tp_size
+            )
+
+
+async def _advertised(host: str) -> str:
+    """The address that peers are told.
+
+    Raises:
+        ConfigError: it is no host.
+    """
+    if host != "auto":
+        return host
+    executor = OwnedExecutor("omni-async-names", 1)
+    try:
+        return (await local_places(host, 0, executor))[0].host
+    finally:
+        executor.close()

@@ -1,0 +1,148 @@
+"""One request at a prefill instance, the same in both modes.
+
+In: layers that are ready, from the model's thread or the loop. Out: what is answered, word of the end.
+Never: lets blocks be freed while a decode instance may still want or read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import UsageError
+from ..transport import DEFAULT
+from .control import TransferParams, ZmqAddress, prefilled_params
+from .end import checked_layer
+from .layout import KVLayout
+from .producer import KVProducer
+from .session import Event, KVSession
+
+
+class Prefill:
+    """What :meth:`KVInstance.prefill` returns.
+
+    ::
+
+        job = await instance.prefill(params, request_id, block_ids=blocks, tokens=len(prompt))
+        for layer in range(layers):
+            ...compute...
+            job.layer_ready(layer)
+        answer["kv_transfer_params"] = await job.seal()
+        await job.delivered()          # in the background: only then may the blocks be freed
+    """
+
+    def __init__(
+        self,
+        producer: KVProducer,
+        params: TransferParams,
+        address: ZmqAddress,
+        ranks: tuple[int, int],
+        session: KVSession | None,
+        block_ids: Sequence[int] | None,
+        tokens: int | None,
+    ) -> None:
+        self.params = params
+        self._producer = producer
+        self._address = address
+        self._ranks = ranks
+        self._session = session
+        self._blocks = None if block_ids is None else [int(block) for block in block_ids]
+        self._tokens = tokens
+        self._given_up = False
+        self._writes = session is not None
+
+    @property
+    def transfer_id(self) -> str:
+        """What both sides call it."""
+        return self.params.transfer_id
+
+    @property
+    def mode(self) -> str:
+        """``write``: each layer is sent when it is ready; ``read``: all of them are kept to be fetched."""
+        return "write" if self._writes else "read"
+
+    @property
+    def session(self) -> KVSession | None:
+        """``None`` in mode ``read`` before :meth:`seal`."""
+        return self._session
+
+    def assign(self, block_ids: Sequence[int], *, tokens: int | None = None) -> None:
+        """Tell in which blocks the cache is, once, where :meth:`KVInstance.prefill` was not told.
+
+        Raises:
+            UsageError: blocks that do not exist, or it was told before.
+        """
+        if self._blocks is not None:
+            raise UsageError(f"transfer {self.transfer_id!r} has its blocks already")
+        if self._session is not None:
+            self._session.assign(block_ids, tokens=tokens)
+        self._blocks, self._tokens = [int(block) for block in block_ids], tokens
+
+    def layer_ready(self, layer: int, event: Event | None = None) -> None:
+        """A layer is in its blocks. Never blocks, from any thread; see :meth:`KVSession.layer_ready`.
+
+        In mode ``read`` it says nothing to anybody: all of it is ready at :meth:`seal`.
+        """
+        if self._session is not None:
+            self._session.layer_ready(layer, event)
+        else:
+            checked_layer(layer, self._layout.layers)
+
+    async def seal(self) -> dict[str, Any] | None:
+        """All layers are ready, on the device as well. What is to be answered as ``kv_transfer_params``.
+
+        ``None`` in mode ``write``: the decode instance knows already.
+
+        Raises:
+            UsageError: its blocks were not told.
+            OmniAsyncError: the transfer has failed; the same error as :meth:`delivered`.
+
+        Cancellation: safe; it can be sealed again.
+        """
+        if self._blocks is None:
+            raise UsageError(f"transfer {self.transfer_id!r}: tell its blocks first, by assign()")
+        if self._writes:
+            assert self._session is not None
+            await self._session.seal()
+            return None
+        if self._given_up:
+            raise UsageError(f"transfer {self.transfer_id!r} was given up")
+        if self._session is None:
+            self._session = await self._producer.offer(
+                self.transfer_id, self._blocks, tokens=self._tokens
+            )
+        dp_rank, dp_size = self._ranks
+        return prefilled_params(
+            self.transfer_id,
+            self._blocks,
+            self._address,
+            dp_rank=dp_rank,
+            dp_size=dp_size,
+            tp_size=self._layout.tp_size,
+            num_tokens=self._tokens,
+        )
+
+    async def delivered(self, *, timeout: Any = DEFAULT) -> None:
+        """Wait for the end; see :meth:`KVSession.delivered`. When it returns or fails the blocks may be freed.
+
+        Raises:
+            UsageError: (mode ``read``) it was not sealed, so there is nothing to wait for.
+        """
+        if self._session is None:
+            raise UsageError(f"transfer {self.transfer_id!r} was not sealed")
+        await self._session.delivered(timeout=timeout)
+
+    def abort(self, reason: str = "aborted by its prefill instance") -> None:
+        """Give it up, begun or not; the decode instance is told at once. On the loop; idempotent.
+
+        The blocks may be freed when :meth:`delivered` raises; at once where it was not sealed in mode ``read``.
+        """
+        self._given_up = True
+        if self._session is not None:
+            self._session.abort(reason)
+        else:
+            self._producer.abort(self.transfer_id, reason)
+
+    @property
+    def _layout(self) -> KVLayout:
+        return self._producer.layout
