@@ -13,13 +13,11 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any
 
-import msgspec
-
 from .. import registry
 from .._aio.executor import OwnedExecutor
 from ..abc.options import AddressedOptions
 from ..errors import ProtocolError, UsageError
-from ..model import ConnectorSpec, Role
+from ..model import ConnectorSpec, Endpoint, Role
 from ..rendezvous.zmq_address import HostPort
 from ..rendezvous.zmq_hosts import local_places
 from ..transport import Transport, open_transport
@@ -29,7 +27,6 @@ from .control import (
     AgentMetadata,
     HandshakePort,
     KVConfig,
-    OwnMetadata,
     Registered,
     Registration,
     Side,
@@ -42,7 +39,9 @@ from .control import (
     parse_params,
     port_of,
 )
+from .control.metadata import Layers
 from .control.options import EXTRA, Mistake, refusal
+from .introduction import introduced
 from .known_peers import KnownPeers
 from .layout import KVLayout
 from .memory import KVMemory
@@ -164,7 +163,7 @@ class KVInstance:
             self.transports.append(transport)
             await self._open_end(stack, role, transport)
         self.handshake = await open_handshake_port(
-            listening, self._port(options.handshake_port), self._metadata(), self._layers()
+            listening, self._port(options.handshake_port), *self._introduction()
         )
         stack.callback(self.handshake.close)
         if options.proxy_ip and not layout.tp_rank and not self.dp_rank:
@@ -190,10 +189,11 @@ class KVInstance:
             defer_timeout=options.defer_timeout,
         )
         self.consumer = await stack.enter_async_context(consumer)
+        name = options.connector[0]
         self._peers = KnownPeers(
             self.consumer,
-            self._backend,
-            by_name=not self._addressed,
+            name,
+            by_name=not _addressed(name),
             timeout=options.handshake_timeout,
         )
         stack.callback(self._peers.close)
@@ -218,11 +218,21 @@ class KVInstance:
 
     def _spec(self, role: str, host: str) -> ConnectorSpec:
         name, extra = self.options.connector
-        if issubclass(registry.options_for(name), AddressedOptions):
+        if _addressed(name):
             extra["host"] = host
             if role == "P":
                 extra["zmq_port"] = self._port(self.options.notify_port)
         return ConnectorSpec(name, extra)
+
+    def _introduction(self) -> tuple[AgentMetadata, Layers]:
+        name = self.options.connector[0]
+        if self.producer is None:
+            return introduced(self.address, self.layout, (self.dp_rank, self.dp_size), name)
+        where: HostPort | Endpoint = self.producer.guests.endpoint
+        if _addressed(name):
+            where = HostPort(self.address.host, self._port(self.options.notify_port))
+        dp = self.dp_rank, self.dp_size
+        return introduced(self.address, self.layout, dp, name, where, (self.mode,))
 
     def _port(self, base: int) -> int:
         return port_of(base, self.dp_rank, self.layout.tp_rank, self.layout.tp_size)
@@ -236,46 +246,6 @@ class KVInstance:
         wrong = clashes(bases, self.dp_size, self.layout.tp_size, single)
         if wrong:
             raise refusal([Mistake(f"{EXTRA}.{option}", text) for option, text in wrong])
-
-    # --- who this is ------------------------------------------------------------------------------
-
-    def _metadata(self) -> AgentMetadata:
-        return AgentMetadata(
-            engine_id=self.address.engine_id,
-            num_blocks=self.layout.num_blocks,
-            block_len=self.layout.block_nbytes,
-            attn_backend_name=self.layout.form,
-            omni_async=self._own(),
-        )
-
-    def _own(self) -> OwnMetadata:
-        transport, endpoint = "", None
-        if self.producer is not None:
-            endpoint = self.producer.guests.endpoint
-            if self._addressed:
-                transport = str(HostPort(self.address.host, self._port(self.options.notify_port)))
-        return OwnMetadata(
-            layout=msgspec.to_builtins(self.layout),
-            backend=self._backend,
-            transport=transport,
-            endpoint=endpoint,
-            tp_size=self.layout.tp_size,
-            tp_rank=self.layout.tp_rank,
-            dp_size=self.dp_size,
-            dp_rank=self.dp_rank,
-            modes=(self.mode,) if self.producer is not None else (),
-        )
-
-    def _layers(self) -> dict[str, list[bytes]]:
-        return {f"layers.{layer}": [b""] for layer in range(self.layout.layers)}
-
-    @property
-    def _backend(self) -> str:
-        return self.options.connector[0]
-
-    @property
-    def _addressed(self) -> bool:
-        return issubclass(registry.options_for(self._backend), AddressedOptions)
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -402,6 +372,11 @@ class KVInstance:
             self.consumer.decline(
                 found.transfer_id, reason, source=sources, source_tp=found.peer.tp_size
             )
+
+
+def _addressed(backend: str) -> bool:
+    """Whether peers dial a port of this host, rather than a name."""
+    return issubclass(registry.options_for(backend), AddressedOptions)
 
 
 async def _advertised(host: str) -> str:

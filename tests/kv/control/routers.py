@@ -12,9 +12,9 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -123,7 +123,36 @@ async def asked(port: int, method: str, path: str, body: Any = None) -> Message:
         writer.close()
 
 
-Reply = Callable[[Message], Any]
+Reply = Callable[[Message], Awaitable[Any]]
+
+
+async def a_token(request: Message) -> Any:
+    """An answer to a completion."""
+    return {"choices": [{"text": "token", "index": 0}]}
+
+
+@asynccontextmanager
+async def served(port: int, reply: Reply, host: str = HOST) -> AsyncIterator[list[Message]]:
+    """An HTTP server; what it was asked."""
+    requests: list[Message] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            request = await _read(reader)
+            requests.append(request)
+            writer.write(_written("HTTP/1.1 200 OK", await reply(request)))
+            await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):  # the router has opened it and gone
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, host, port)
+    try:
+        yield requests
+    finally:
+        server.close()
+        await server.wait_closed()
 
 
 @dataclass
@@ -132,7 +161,7 @@ class Instance:
 
     record: Registered
     registration: Registration
-    requests: list[Message] = field(default_factory=list)
+    requests: list[Message]
 
 
 @asynccontextmanager
@@ -142,7 +171,7 @@ async def instance(
     http_port: int,
     zmq: ZmqAddress,
     router: Router,
-    reply: Reply = lambda request: {"choices": [{"text": "token", "index": 0}]},
+    reply: Reply = a_token,
     *,
     host: str = HOST,
     **sizes: int,
@@ -155,26 +184,12 @@ async def instance(
         transfer_mode=mode,
         **sizes,
     )
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async with served(http_port, reply, host) as requests:
+        found = Instance(record, Registration(record, HOST, router.ping_port, 0.2), requests)
         try:
-            request = await _read(reader)
-            found.requests.append(request)
-            writer.write(_written("HTTP/1.1 200 OK", reply(request)))
-            await writer.drain()
-        except (OSError, asyncio.IncompleteReadError):  # the router has opened it and gone
-            pass
+            yield found
         finally:
-            writer.close()
-
-    server = await asyncio.start_server(serve, host, http_port)
-    found = Instance(record, Registration(record, HOST, router.ping_port, 0.2))
-    try:
-        yield found
-    finally:
-        await found.registration.aclose()
-        server.close()
-        await server.wait_closed()
+            await found.registration.aclose()
 
 
 async def completed(router: Router, prompt: str = "p") -> Message:

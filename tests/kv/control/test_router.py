@@ -80,7 +80,7 @@ async def test_write(router: Router, ports: FreePorts) -> None:
 
 
 async def test_read(router: Router, ports: FreePorts) -> None:
-    def reply(request: Message) -> dict[str, object]:
+    async def reply(request: Message) -> dict[str, object]:
         params = parse_params(
             request.body["kv_transfer_params"], request.headers["x-request-id"], own_tp_size=4
         )
