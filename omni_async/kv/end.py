@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import itertools
 import math
 from collections.abc import Mapping
 from types import TracebackType
@@ -24,7 +25,7 @@ from ..transport.guests import GuestLine, Guests
 from .caches import Caches
 from .layout import KVLayout, match
 from .memory import KVMemory
-from .words import TOPIC, VERSION, AnyWord, Meet, Spot, decode, encode
+from .words import TOPIC, VERSION, AnyWord, Leave, Meet, Spot, decode, encode
 
 _log = get_logger("omni_async.kv")
 
@@ -50,8 +51,11 @@ Carrier = Transport | Staged
 Self = TypeVar("Self", bound="KVEnd")
 
 
+_numbers = itertools.count(1)
+
+
 class Peer(NamedTuple):
-    """One incarnation of the other side, as its line has told it."""
+    """One end on the other side of a line, as it has told."""
 
     line: GuestLine
     meet: Meet
@@ -59,6 +63,11 @@ class Peer(NamedTuple):
     @property
     def layout(self) -> KVLayout:
         return self.meet.layout
+
+    @property
+    def who(self) -> str:
+        """The same on another line."""
+        return f"{self.line.peer.incarnation}.{self.meet.end}"
 
 
 class KVEnd(abc.ABC):
@@ -96,11 +105,13 @@ class KVEnd(abc.ABC):
         self.guests: Guests = self.transport.guests
         self.loop = asyncio.get_running_loop()
         self.deadlines = Deadlines(self.loop)
+        self._number = next(_numbers)
+        self._names = itertools.count(1)
         self.peers: dict[str, Peer] = {}
-        """By incarnation."""
+        """By the name of the line, which is another one for each end that is met there."""
         self._lines: dict[GuestLine, str] = {}
         self._refused: dict[str, ProtocolError] = {}
-        """Incarnations whose layout does not fit."""
+        """Lines to ends whose layout does not fit."""
         self._regions: list[Region] = []
         self._closed = False
         self._opened = False
@@ -140,6 +151,8 @@ class KVEnd(abc.ABC):
         try:
             await self.settle()
         finally:
+            for line in self._lines:
+                line.say(TOPIC, encode(Leave(self.under_way)))
             self.guests.dismiss(self)
             self.deadlines.close()
             self.unregister()
@@ -189,29 +202,28 @@ class KVEnd(abc.ABC):
     # --- guest ------------------------------------------------------------------------------------
 
     def opened(self, line: GuestLine) -> None:
-        self._lines[line] = line.peer.incarnation
-        line.say(TOPIC, encode(self.meet_word()))
+        self._lines[line] = str(next(self._names))
+        self.introduce(line, asks=True)
 
     def heard(self, line: GuestLine, body: bytes) -> None:
         try:
             word = decode(body)
         except (msgspec.DecodeError, UsageError) as error:
             raise ProtocolError(f"no word about KV caches: {error}", peer=line.name) from None
-        who = line.peer.incarnation
+        name = self._lines[line]
         if isinstance(word, Meet):
             self._meet(line, word)
-        elif who not in self.peers and who not in self._refused:
-            raise ProtocolError("the first word about KV caches has to be Meet", peer=line.name)
-        else:
+        elif isinstance(word, Leave):
+            self._left(line, proven=not word.under_way)
+        elif name in self.peers or name in self._refused:
             self.word(line, word)
+        # else it was for another end, which was here before
         self.flush()
 
     def ended(self, line: GuestLine, error: Exception | None, proven: bool) -> None:
-        who = self._lines.pop(line, None)
-        if who is not None:
-            self.peers.pop(who, None)
-            self._refused.pop(who, None)
-            self.gone(line, proven)
+        if line in self._lines:
+            self._left(line, proven=proven)
+            del self._lines[line]
             self.flush()
 
     def closing(self, reason: str) -> None:
@@ -221,17 +233,38 @@ class KVEnd(abc.ABC):
             self.shut(reason)
             self.flush()
 
+    def introduce(self, line: GuestLine, *, asks: bool = False) -> None:
+        """Tell a peer where the caches lie."""
+        word = self.meet_word()
+        word.end, word.asks = self._number, asks
+        line.say(TOPIC, encode(word))
+
+    def _left(self, line: GuestLine, *, proven: bool) -> None:
+        """Who was met on this line is not there any more."""
+        name = self._lines[line]
+        self.gone(line, name, proven)
+        self.flush()
+        self.peers.pop(name, None)
+        self._refused.pop(name, None)
+        self._lines[line] = str(next(self._names))
+
     def _meet(self, line: GuestLine, word: Meet) -> None:
-        who = line.peer.incarnation
-        again = who in self.peers
+        if word.asks:
+            self.introduce(line)
+        known = self.peers.get(self._lines[line])
+        if known is not None and known.meet.end != word.end:
+            self._left(line, proven=False)
+        name = self._lines[line]
+        again = self.peers.pop(name, None) is not None
+        self._refused.pop(name, None)
         try:
             self._fits(line, word)
         except ProtocolError as error:
-            self._refused[who] = error
+            self._refused[name] = error
             _log.warning("a peer's KV caches do not fit", peer=line.name, reason=str(error))
             self.refuse(line, error)
             return
-        self.peers[who] = Peer(line, word)
+        self.peers[name] = Peer(line, word)
         if not again:
             self.met(line)
 
@@ -255,14 +288,14 @@ class KVEnd(abc.ABC):
     def expected(self, line: GuestLine, theirs: KVLayout) -> None:  # noqa: B027 - a producer serves all
         """Raise ProtocolError for a peer that is another one than this side counts on."""
 
-    def say(self, incarnation: str, word: AnyWord) -> None:
+    def say(self, name: str, word: AnyWord) -> None:
         """Tell a peer; nobody where it has gone."""
-        peer = self.peers.get(incarnation)
+        peer = self.peers.get(name)
         if peer is not None:
             peer.line.say(TOPIC, encode(word))
             return
-        for line, who in self._lines.items():  # one that was refused is told why
-            if who == incarnation:
+        for line, known in self._lines.items():  # one that was refused is told why
+            if known == name:
                 line.say(TOPIC, encode(word))
 
     # --- what each side does ----------------------------------------------------------------------
@@ -280,12 +313,17 @@ class KVEnd(abc.ABC):
         """A peer said something."""
 
     @abc.abstractmethod
-    def gone(self, line: GuestLine, proven: bool) -> None:
-        """A peer's line has ended."""
+    def gone(self, line: GuestLine, name: str, proven: bool) -> None:
+        """A peer is not there any more; ``proven``: and with it whatever it could write."""
 
     @abc.abstractmethod
     def shut(self, reason: str) -> None:
         """Give up everything."""
+
+    @property
+    @abc.abstractmethod
+    def under_way(self) -> bool:
+        """Whether an engine still moves something for this end."""
 
     @abc.abstractmethod
     async def settle(self) -> None:

@@ -64,8 +64,12 @@ class GivenShare:
     """One consumer's part."""
 
     peer: str
-    """Its incarnation."""
+    """The line on which it is told."""
+    who: str
+    """The consumer, the same on another line."""
     ask: Ask
+    where: Any = None
+    """Where its caches lay when it asked."""
     session: Session | None = None
     plan: Any = None
     """What is to be moved, as whoever moves it knows it."""
@@ -121,6 +125,10 @@ class Giving:
             Raises UsageError or ProtocolError where the blocks do not fit.
         shares_of: how many shares an instance has to which this consumer belongs.
         describe: a peer, for people.
+        who: the consumer at the end of a line, the same on another line of its.
+        where: whatever has to be known at a share's end as it was when it was asked for.
+
+    A ``peer`` is a line to a consumer.
     """
 
     def __init__(
@@ -131,8 +139,12 @@ class Giving:
         plan: Callable[[GivenShare], None],
         shares_of: Callable[[str], int],
         describe: Callable[[str], str],
+        who: Callable[[str], str] = str,
+        where: Callable[[str], Any] = str,
     ) -> None:
         self._layers = layers
+        self._who = who
+        self._where = where
         self._writes = writes
         self._plan = plan
         self._shares_of = shares_of
@@ -242,7 +254,7 @@ class Giving:
         elif isinstance(word, Took):
             self._took(peer, word)
         elif isinstance(word, Room):
-            share = self._shares.get((peer, word.ticket))
+            share = self._share(peer, word.ticket)
             if share is not None and share.reason is None:
                 share.rooms.append(word)
                 self._write(share)
@@ -254,8 +266,8 @@ class Giving:
     def lost(self, peer: str, name: str) -> None:
         """The line to a consumer has ended."""
         text = f"the consumer {name} was lost"
-        for (whose, _), share in list(self._shares.items()):
-            if whose != peer:
+        for share in list(self._shares.values()):
+            if share.peer != peer:
                 continue
             if share.session is None:
                 self._unwait(share)
@@ -271,10 +283,15 @@ class Giving:
                     self._release(share)
                 self._look(session)
 
+    def turn_away(self, peer: str, ask: Ask, text: str) -> None:
+        """An ask of a consumer whose layout does not fit; it was told so."""
+        share = GivenShare(peer, self._who(peer), ask)
+        self._refuse(share, text)
+
     def refused(self, peer: str, text: str) -> None:
         """Its layout does not fit: whatever it asks for ends so."""
-        for (whose, _), share in list(self._shares.items()):
-            if whose == peer and share.reason is None:
+        for share in list(self._shares.values()):
+            if share.peer == peer and share.reason is None:
                 self._refuse(share, text)
 
     def written(self, share: GivenShare, layer: int, problem: str | None) -> None:
@@ -306,9 +323,10 @@ class Giving:
     # --- within -----------------------------------------------------------------------------------
 
     def _asked(self, peer: str, ask: Ask) -> None:
-        if (peer, ask.ticket) in self._shares:
+        who = self._who(peer)
+        if (who, ask.ticket) in self._shares:
             raise ProtocolError(f"ticket {ask.ticket} was used twice", peer=peer)
-        share = self._shares[peer, ask.ticket] = GivenShare(peer, ask)
+        share = self._shares[who, ask.ticket] = GivenShare(peer, who, ask, self._where(peer))
         session = self.sessions.get(ask.request_id)
         if session is not None and session.state < State.DELIVERED:
             self._join(session, share)
@@ -373,7 +391,7 @@ class Giving:
             self.writes.append((share, layer, room))
 
     def _took(self, peer: str, word: Took) -> None:
-        share = self._shares.get((peer, word.ticket))
+        share = self._share(peer, word.ticket)
         if share is None or share.reason is not None:
             return  # its consumer is being told that it has failed
         session = share.session
@@ -387,11 +405,12 @@ class Giving:
         self._look(session)
 
     def _dropped(self, peer: str, ticket: int) -> None:
-        share = self._shares.get((peer, ticket))
+        share = self._shares.get((self._who(peer), ticket))
         text = "the consumer gave it up"
         if share is None:
             self.words.append((peer, Ended(ticket, Reason.DROPPED, text, under_way=False)))
             return
+        share.peer = peer  # it may be told on another line than before
         session = share.session
         if session is None:
             self._unwait(share)
@@ -478,8 +497,13 @@ class Giving:
             if not waiting:
                 del self._waiting[share.ask.request_id]
 
+    def _share(self, peer: str, ticket: int) -> GivenShare | None:
+        """What this line is about: not what was asked for on another."""
+        share = self._shares.get((self._who(peer), ticket))
+        return share if share is not None and share.peer == peer else None
+
     def _release(self, share: GivenShare) -> None:
-        self._shares.pop((share.peer, share.ask.ticket), None)
+        self._shares.pop((share.who, share.ask.ticket), None)
 
     def _remember(
         self, request_id: str, reason: Reason, text: str, *, unwanted: bool = False

@@ -24,7 +24,19 @@ from .end import SETTLE_SECONDS, KVEnd, checked_request
 from .giving import GivenShare, Giving, Session, State
 from .plan import KVPlan, targets_of
 from .session import Event, KVSession
-from .words import ALL, VERSION, AnyWord, Meet, Mode, Reason, Room, Spot
+from .words import (
+    ALL,
+    VERSION,
+    AnyWord,
+    Ask,
+    Decline,
+    Drop,
+    Meet,
+    Mode,
+    Reason,
+    Room,
+    Spot,
+)
 
 _log = get_logger("omni_async.kv")
 
@@ -59,9 +71,10 @@ class KVProducer(KVEnd):
             plan=self._plan,
             shares_of=self._shares_of,
             describe=self._describe,
+            who=self._who,
+            where=self._where,
         )
         self._sessions: dict[Session, KVSession] = {}
-        self._spots: dict[GivenShare, list[Spot]] = {}
         self._moved: dict[Session, float] = {}
         """When something of a session moved last."""
         self._watches: dict[Session, int] = {}
@@ -299,16 +312,29 @@ class KVProducer(KVEnd):
         """It asks when it wants something."""
 
     def refuse(self, line: GuestLine, error: ProtocolError) -> None:
-        """Each ask of it is refused with both layouts' values."""
+        """Each ask of it is refused with both layouts' values, also those of before."""
+        self.core.refused(self._lines[line], str(error))
 
     def word(self, line: GuestLine, word: AnyWord) -> None:
-        who = line.peer.incarnation
-        self.core.heard(who, word)
-        if who in self._refused:
-            self.core.refused(who, str(self._refused[who]))
+        name = self._lines[line]
+        refused = self._refused.get(name)
+        if refused is None:
+            self.core.heard(name, word)
+        elif isinstance(word, Ask):
+            self.core.turn_away(name, word, str(refused))
+        elif isinstance(word, (Decline, Drop)):
+            self.core.heard(name, word)
 
-    def gone(self, line: GuestLine, proven: bool) -> None:
-        self.core.lost(line.peer.incarnation, line.name)
+    def gone(self, line: GuestLine, name: str, proven: bool) -> None:
+        self.core.lost(name, line.name)
+
+    def _who(self, name: str) -> str:
+        peer = self.peers.get(name)
+        return name if peer is None else peer.who
+
+    def _where(self, name: str) -> list[Spot]:
+        peer = self.peers.get(name)
+        return [] if peer is None else peer.meet.spots
 
     def _shares_of(self, who: str) -> int:
         return len(targets_of(self.layout, self.peers[who].layout.tp_size))
@@ -324,7 +350,7 @@ class KVProducer(KVEnd):
             raise ProtocolError("the consumer has gone")
         tokens = None if session.tokens == ALL else session.tokens
         plan = KVPlan.of(self.layout, session.blocks, peer.layout, share.ask.blocks, tokens=tokens)
-        share.plan = _Target(plan, peer.meet.spots)
+        share.plan = _Target(plan, share.where)
         share.staged = self.writes and (share.ask.staged or sending.through_buffers(plan))
 
     # --- writes -----------------------------------------------------------------------------------
@@ -423,6 +449,10 @@ class KVProducer(KVEnd):
 
     def shut(self, reason: str) -> None:
         self.core.close(reason)
+
+    @property
+    def under_way(self) -> bool:
+        return self._under_way > 0
 
     async def settle(self) -> None:
         if self._under_way:

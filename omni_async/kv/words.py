@@ -12,6 +12,7 @@ Room      consumer        (WRITE, staged) a landing slot for one more layer
 Took      consumer        (READ, MAP) I have read these layers: were they yours to give all the time?
 Drop      consumer        not any more; answered by an Ended after which nothing lands
 Decline   consumer        I will never ask for this request
+Leave     both            this end closes; there is no more of it on this line
 Begun     producer        the cache is in these blocks
 Ready     producer        (READ, MAP) these layers may be read
 Landed    producer        these layers are in place, whole (TRANS_DONE of each)
@@ -61,6 +62,10 @@ class Meet(Word, tag=1):
     layout: KVLayout
     spots: list[Spot]
     """Of each tensor, all of the first layer first."""
+    end: int = 0
+    """Which one of its process. Another number than before: that one is no more."""
+    asks: bool = False
+    """To be told the same, for what was said before it came went to nobody."""
 
 
 class Ask(Word, tag=2):
@@ -135,7 +140,12 @@ class Decline(Word, tag=10):
     reason: Reason = Reason.DROPPED
 
 
-AnyWord = Meet | Ask | Drop | Took | Begun | Ready | Landed | Ended | Room | Decline
+class Leave(Word, tag=11):
+    under_way: bool
+    """Some writes or reads of it may not have ended."""
+
+
+AnyWord = Meet | Ask | Drop | Took | Begun | Ready | Landed | Ended | Room | Decline | Leave
 
 encode = msgspec.msgpack.Encoder().encode
 

@@ -65,6 +65,7 @@ class Sent:
     blocks: list[int]
     values: list[list[str]]
     """Of each layer, of each block."""
+    consumers: int = 1
     over: bool = False
     seen: State = State.OPEN
 
@@ -142,6 +143,7 @@ class Giver:
     def _plan(self, share: GivenShare) -> None:
         assert share.session is not None
         assert share.session.blocks is not None, "planned without blocks"
+        assert share.session.mode is share.ask.mode, "of another mode than was asked for"
         if len(share.session.blocks) != len(share.ask.blocks):
             raise ProtocolError("the blocks do not fit")
         share.plan = share.ask.blocks
@@ -227,7 +229,7 @@ class CacheWorld:
         values = [
             [f"{request}{number}.{layer}.{at}" for at in range(SIZE)] for layer in range(LAYERS)
         ]
-        giver.sent.append(Sent(core, blocks, values))
+        giver.sent.append(Sent(core, blocks, values, consumers))
         if assign:
             giver.core.assign(core, blocks, -1)
         self._run()
@@ -556,6 +558,8 @@ class CacheWorld:
         for sent in giver.sent:
             state = sent.core.state
             assert state >= sent.seen, f"from {sent.seen.name} back to {state.name}"
+            if state is State.DELIVERED and sent.seen is not state:
+                self._delivered(giver, sent)
             sent.seen = state
             if sent.core.over and not sent.over:
                 sent.over = True
@@ -564,6 +568,20 @@ class CacheWorld:
                         giver.memory[block, layer] = GARBAGE
                     giver.free.append(block)
         return busy
+
+    def _delivered(self, giver: Giver, sent: Sent) -> None:
+        """Each consumer that still lives has what it was given, in place or in its landing slots."""
+        shares = sent.core.shares
+        assert len(shares) == sent.consumers, f"delivered to {len(shares)} of {sent.consumers}"
+        for share in shares:
+            taker = next((t for t in self.takers.values() if t.incarnation == share.peer), None)
+            if taker is None or share.staged:
+                continue
+            got = next(g for g in taker.got if g.core.ticket == share.ask.ticket)
+            held = not got.torn and taker.owners.get(got.blocks[0]) is got
+            for layer in range(LAYERS) if held else ():
+                found = [taker.memory.get((block, layer)) for block in got.blocks]
+                assert found == sent.values[layer], "delivered, and it has not arrived"
 
     def _begin_write(self, giver: Giver, share: GivenShare, layer: int, room: Room | None) -> None:
         assert self.writes, "a write where consumers read"
@@ -756,6 +774,8 @@ class CacheWorld:
         """With lines up, and all said: who has asked has a session that wants more, or none is there."""
         for taker in self.takers.values():
             for got in taker.got:
+                same = self.givers[got.core.address].incarnation == got.core.incarnation
+                assert not (same and got.core.doubtful), "its producer is there, and could tell"
                 if got.core.step in (Step.ASKED, Step.BEGUN):
                     core = self.givers[got.core.address].core
                     given = core._shares.get((taker.incarnation, got.core.ticket))
