@@ -28,15 +28,15 @@ from ..interop.vllm_omni.kv_payload import (
     check_whole,
     plan_packing,
 )
-from ..interop.vllm_omni.kv_reading import from_object, unpack
+from ..interop.vllm_omni.kv_reading import from_object, unpack, unpack_landed
 from ..interop.vllm_omni.kv_topology import RANK_STRIDE, SLICE_MARK, KVTopology, joined, slice_mark
 from ..interop.vllm_omni.kv_triggers import is_warm_up
 from ..model import Receipt, Verb
+from ..pool import ManagedBuffer
 from ..transport.limits import DEFAULT, Timeout
 from .paged import Extraction
 
 if TYPE_CHECKING:
-    from ..pool import ManagedBuffer
     from ..transport.edge import Edge
 
 T = TypeVar("T")
@@ -181,10 +181,12 @@ async def receive_kv(
     if is_warm_up(request_id):
         return None
     sources = topology.receive_keys(request_id, *edge.name)
-    if sender is None and len(sources) > 1 and edge.transport.capabilities.verb is not Verb.STORE:
+    kept = edge.transport.capabilities.verb is Verb.STORE
+    if sender is None and len(sources) > 1 and not kept:
         raise UsageError(f"{len(sources)} ranks send this cache; tell where they are by 'sender'")
     deliveries = await _all(
-        edge.get(key, _address(sender, rank), timeout=timeout) for key, rank in sources.items()
+        edge.get(key, _address(sender, rank), timeout=timeout, raw=kept)
+        for key, rank in sources.items()
     )
     small = device is None and sum(delivery.nbytes for delivery in deliveries) <= INLINE_COPY
     values = [delivery.value for delivery in deliveries]
@@ -256,8 +258,12 @@ def _whole(
 
 
 def _share(request_id: str, value: Any, absent_layers: Collection[int]) -> KVPayload:
-    packed = isinstance(value, (bytes, bytearray, load_torch().module.Tensor))
-    share = unpack(value) if packed else from_object(value)
+    if isinstance(value, ManagedBuffer):
+        share = unpack_landed(value.array)
+    elif isinstance(value, (bytes, load_torch().module.Tensor)):
+        share = unpack(value)
+    else:
+        share = from_object(value)
     if share.request_id != request_id:
         raise ProtocolError(f"{share.request_id!r} has come under the key of {request_id!r}")
     check_whole(share, absent_layers=absent_layers)

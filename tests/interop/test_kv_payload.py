@@ -12,9 +12,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 # ruff: noqa: E402 - what follows needs PyTorch
+import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from omni_async.codec.tensors import load_torch
 from omni_async.errors import DecodeError, EncodeError, ProtocolError
 from omni_async.interop.vllm_omni.kv_payload import (
     DTYPES,
@@ -26,7 +28,14 @@ from omni_async.interop.vllm_omni.kv_payload import (
     pack,
     plan_packing,
 )
-from omni_async.interop.vllm_omni.kv_reading import from_object, unpack
+from omni_async.interop.vllm_omni.kv_reading import (
+    _bytes_there,
+    _unpack,
+    from_object,
+    unpack,
+    unpack_landed,
+)
+from omni_async.interop.vllm_omni.writing import write
 from tests.kv.paged_samples import same
 
 if TYPE_CHECKING:
@@ -139,6 +148,37 @@ def test_what_they_packed_is_read_here_wherever_it_lies(
 def test_the_object_that_they_send_where_packing_fails(their_kv: Child) -> None:
     payload = KVPayload("r", [tensor("float32", (3, 1, 4)), None], [None, None], [5], {"a": [1]})
     assert equal(payload, from_object(their_kv.call("to_dict", *payload)))
+
+
+@FAST
+@given(payload=payloads())
+def test_objects_that_hold_it(payload: KVPayload) -> None:
+    """As it lands at a store, and in named shared memory: bytes, a tensor, or a tree."""
+    packed = pack(payload, alignment=1)
+    tree = {"request_id": payload.request_id, "layer_blocks": payload.layer_blocks,
+            "block_ids": payload.block_ids, "metadata": payload.metadata}  # fmt: skip
+    flat = torch.frombuffer(packed, dtype=torch.uint8)
+    for value in (bytes(packed), bytes(packed) + b" " * 70_000, flat, tree):
+        pieces = write(value)
+        landed = np.zeros(pieces.nbytes, np.uint8)
+        pieces.copy_into(landed.data)
+        assert equal(payload, unpack_landed(landed))
+    assert equal(payload, unpack_landed(np.frombuffer(packed, np.uint8)))
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc4\x05abc", b"\xc4", b"\xc0", b"\x93\1\2\3", b"\xde"])
+def test_objects_that_hold_none(data: bytes) -> None:
+    with pytest.raises(DecodeError):
+        unpack_landed(np.frombuffer(bytearray(data), np.uint8))
+
+
+@FAST
+@given(payload=payloads(), alignment=st.sampled_from([1, 64]))
+def test_on_a_device_it_is_read_by_its_header_alone(payload: KVPayload, alignment: int) -> None:
+    """With memory of the host in the device's place."""
+    packed = torch.frombuffer(pack(payload, alignment=alignment), dtype=torch.uint8)
+    found = _unpack(load_torch(), packed, _bytes_there)
+    assert equal(payload, found)
 
 
 # --- what is aligned is not copied ----------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -22,8 +22,15 @@ from ...codec.tensors import Torch, load_torch, tensor_over
 from ...errors import DecodeError
 from .kv_payload import DTYPES, HEADER_LIMIT, KEYS, LAYER_LIMIT, LENGTH, VALUES, KVPayload
 from .markers import TENSOR_CODES
+from .reading import read
+
+if TYPE_CHECKING:
+    from ...codec.reader import Buffer
 
 _OFFSET_LIMIT = 1 << 62
+_BIN_HEADS = {0xC4: 1, 0xC5: 2, 0xC6: 4}
+"""How MessagePack begins bytes, and in how many it tells their length. A packed payload begins with its header's
+length, of which the first byte is nearly nothing."""
 
 
 class _Told(msgspec.Struct):
@@ -61,8 +68,13 @@ _NAME = re.compile(r"(key_cache|value_cache)_(.*)", re.DOTALL)
 
 
 class _Wishes:
-    copy = False
-    device = None
+    """Nothing but views."""
+
+    copy: bool = False
+    device: Any = None
+
+
+_VIEWS = _Wishes()
 
 
 def unpack(data: Any) -> KVPayload:
@@ -87,6 +99,27 @@ def unpack(data: Any) -> KVPayload:
     except (TypeError, ValueError) as error:
         raise DecodeError(f"a packed KV cache is flat bytes: {error}") from None
     return _unpack(torch, raw, np.ndarray.tobytes)
+
+
+def unpack_landed(landed: Buffer) -> KVPayload:
+    """Read a payload from all the bytes that have landed: packed, or an object that holds it, packed or not.
+
+    Args:
+        landed: as for :func:`.reading.read`.
+
+    Raises:
+        DecodeError: it is no such payload.
+    """
+    first = int(landed[0]) if len(landed) else 0
+    if first in _BIN_HEADS:  # bytes, which are not to be copied as a whole
+        start = 1 + _BIN_HEADS[first]
+        if int.from_bytes(landed[1:start].tobytes(), "big") != len(landed) - start:
+            raise DecodeError(f"an object of {len(landed):,} bytes says that it has others")
+        return unpack(landed[start:])
+    if first <= HEADER_LIMIT >> 24:
+        return unpack(landed)
+    value = read(landed, len(landed))
+    return unpack(value) if isinstance(value, load_torch().module.Tensor) else from_object(value)
 
 
 def from_object(value: Any) -> KVPayload:
@@ -198,7 +231,7 @@ def _tensor(torch: Torch, data: Any, told: _Told) -> Any:
     if isinstance(data, np.ndarray):
         if data.__array_interface__["data"][0] % form.itemsize:
             data = data.copy()
-        return tensor_over(torch, _Wishes, data, told.s, form.carrier, form.dtype)
+        return tensor_over(torch, _VIEWS, data, told.s, form.carrier, form.dtype)
     if data.data_ptr() % form.itemsize or data.storage_offset() % form.itemsize:
         data = data.clone()
     return data.view(getattr(torch.module, told.d)).view(told.s)

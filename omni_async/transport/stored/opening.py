@@ -96,7 +96,7 @@ async def opened_foreign(
             block, start = Room().copy(array.data)
             data = block[start : start + len(array)]
         value = ManagedBuffer(data)
-    elif landed.nbytes > INLINE_COPY and (copy or device is not None):
+    elif landed.nbytes > INLINE_COPY:  # its tensors are moved onto boundaries, all of its bytes
         value = await wiring.executor.finish(_read, array, bool(copy), device, moves)
     else:
         value = _read(array, bool(copy), device, moves)
