@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import threading
 import time
 import uuid
@@ -26,6 +27,7 @@ from .config import MoriTransferEngineOptions
 NAME = "MoriTransferEngineConnector"
 PACKAGE = "amd-mori"
 DEVICES = "MORI_RDMA_DEVICES"
+LOGGING = ("MORI_IO_LOG_LEVEL", "MORI_GLOBAL_LOG_LEVEL")
 LARGEST = 1 << 30
 """Bytes of one request; the vendor counts them with 32 bits."""
 
@@ -84,19 +86,21 @@ class Native:
         self._type = module.BackendType.XGMI if self.xgmi else module.BackendType.RDMA
         self._settle = settle
         self.key = f"omni-async-{uuid.uuid4().hex}"
-        self._engine: Any = module.IOEngine(self.key, module.IOEngineConfig(host=host, port=0))
+        self._engine: Any
         self._lock = threading.Lock()
         """The vendor keeps what is registered in a map that it does not lock."""
         self._changed = threading.Condition()
         self._inside = 0
         """Threads that are handing a transfer to the vendor."""
+        self._leaving: list[Any] = []
+        """Memory that is to be unregistered as soon as they are out again."""
         self._waited_for: set[Any] = set()
         """Statuses of transfers that have not ended; the vendor writes into them."""
         self._over = False
         self._known: set[bytes] = set()
         with _variables(options):
             try:
-                self._create(options)
+                self._create(options, host)
             except _RAISED as error:
                 raise BackendUnavailable(
                     f"{NAME}: the engine does not start ({error})",
@@ -104,8 +108,9 @@ class Native:
                     remedy=_remedy(options),
                 ) from None
 
-    def _create(self, options: MoriTransferEngineOptions) -> None:
+    def _create(self, options: MoriTransferEngineOptions, host: str) -> None:
         module = self._module
+        self._engine = module.IOEngine(self.key, module.IOEngineConfig(host=host, port=0))
         if self.xgmi:
             config = module.XgmiBackendConfig(
                 num_streams=options.xgmi_num_streams, num_events=options.xgmi_num_events
@@ -144,7 +149,19 @@ class Native:
             )
 
     def unregister(self, memory: Any) -> None:
-        """End what :meth:`register` began: over RDMA no peer reaches it any more. Idempotent with the engine's end."""
+        """End what :meth:`register` began: over RDMA no peer reaches it any more.
+
+        While a transfer is being handed over it is done after that: the vendor drops what it knows of pairs of
+        regions, and of others whose number is the same, without a look at who uses it just now. That is never so at
+        an engine that only receives.
+        """
+        with self._changed:
+            if self._inside:
+                self._leaving.append(memory)
+            else:
+                self._deregister(memory)
+
+    def _deregister(self, memory: Any) -> None:
         with self._lock:
             if self._engine is not None:
                 self._engine.deregister_memory(memory)
@@ -225,6 +242,8 @@ class Native:
         finally:
             with self._changed:
                 self._inside -= 1
+                while self._leaving and not self._inside:
+                    self._deregister(self._leaving.pop())
                 self._changed.notify_all()
 
     def _know(self, word: bytes) -> None:
@@ -290,15 +309,16 @@ def cut(local: int, remote: int, nbytes: int) -> Iterator[Place]:
 
 @contextlib.contextmanager
 def _variables(options: MoriTransferEngineOptions) -> Iterator[None]:
-    """What the vendor reads while a backend is made."""
-    if options.backend_type == "xgmi":
-        yield
-        return
-    # With that switch open it would choose xgmi by itself, where unregistering ends nobody's access.
-    ours = {"MORI_DISABLE_AUTO_XGMI": "1"}
-    if options.device_name:
-        ours[DEVICES] = options.device_name
-    with environment(ours, overrule=True):
+    """What the vendor reads while an engine is made, the first one of a process how much it says."""
+    ours: dict[str, str] = {}
+    if options.backend_type == "rdma":
+        # With that switch open it would choose xgmi by itself, where unregistering ends nobody's access.
+        ours["MORI_DISABLE_AUTO_XGMI"] = "1"
+        if options.device_name:
+            ours[DEVICES] = options.device_name
+    # It says it to stdout, which is the caller's; every failure becomes an error here.
+    said = any(name in os.environ for name in LOGGING)
+    with environment({} if said else {LOGGING[0]: "critical"}), environment(ours, overrule=True):
         yield
 
 

@@ -153,7 +153,7 @@ class ThreadOrders(Orders):
 
     def _happen(self, fault: Fault, rest: list[Piece], how: Carry, life: Life) -> None:
         if fault.kind == "slow":
-            self._wait(life, fault.seconds)
+            self._wait(life, fault.seconds, self._releases)
         elif fault.kind == "stuck":
             self._stick(life)
         elif fault.kind == "late":
@@ -173,21 +173,21 @@ class ThreadOrders(Orders):
 
     def _stick(self, life: Life) -> None:
         with self._changed:
+            before = self._releases  # not later: whoever hears of it may release it at once
             self.stuck += 1
             watching, self._watching = self._watching, []
         for loop, watcher in watching:
             with contextlib.suppress(RuntimeError):  # the loop was closed
                 loop.call_soon_threadsafe(_tell, watcher)
         try:
-            self._wait(life, None)
+            self._wait(life, None, before)
         finally:
             with self._changed:
                 self.stuck -= 1
 
-    def _wait(self, life: Life, seconds: float | None) -> None:
+    def _wait(self, life: Life, seconds: float | None, before: int) -> None:
         with self._changed:
-            now = self._releases
-            self._changed.wait_for(lambda: self._releases != now or life.over, seconds)
+            self._changed.wait_for(lambda: self._releases != before or life.over, seconds)
 
 
 def _tell(watcher: asyncio.Future[None]) -> None:

@@ -278,6 +278,18 @@ async def test_a_peer_that_does_not_answer_holds_up_nobody(both: Both) -> None:
             await waiting
 
 
+async def test_memory_is_unregistered_when_nobody_hands_over_a_write(both: Both) -> None:
+    """The vendor's session would be gone under the thread that uses it."""
+    native, card = both.made[0], both.made[0]._engine._rdma.card
+    memory = native.register(both.source.address, 4096, -1)
+    with native._entered():
+        native.unregister(memory)
+        assert memory.id in card._regions
+    assert memory.id not in card._regions
+    native.unregister(native.register(both.source.address, 4096, -1))
+    assert len(card._regions) == 1
+
+
 async def test_registration_is_one_at_a_time(both: Both) -> None:
     """The vendor's map of it is not locked."""
     native, numbers = both.made[0], itertools.count()

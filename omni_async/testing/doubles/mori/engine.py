@@ -205,6 +205,8 @@ class IOEngine:
         return self.register_memory(tensor.data_ptr(), tensor.nbytes, device, kind)
 
     def deregister_memory(self, mem_desc: MemoryDesc) -> None:
+        if self._submitting:
+            MISUSE.append("memory was unregistered while a transfer was handed over")
         if self._rdma is not None:
             self._rdma.card.deregister(mem_desc.id)
 
