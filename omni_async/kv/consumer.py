@@ -196,10 +196,16 @@ class KVConsumer(KVEnd):
         *,
         source: Source | Sequence[Source] | None = None,
         source_tp: int | None = None,
+        ranks: Sequence[int] | None = None,
     ) -> None:
-        """Tell the producer that this request will never be asked for, so that it frees its blocks now."""
+        """Tell the producer that this request will never be asked for, so that it frees its blocks now.
+
+        Args:
+            ranks: which of the producer's, one for each source, where they are not those from which this rank
+                would hear.
+        """
         checked_request(request_id)
-        for address in self._addresses(source, source_tp):
+        for address in self._addresses(source, source_tp, ranks):
             self._declines.setdefault(address, []).append(Decline(request_id, reason))
         self.flush()
 
@@ -228,11 +234,14 @@ class KVConsumer(KVEnd):
     # --- sources ----------------------------------------------------------------------------------
 
     def _addresses(
-        self, source: Source | Sequence[Source] | None, source_tp: int | None
+        self,
+        source: Source | Sequence[Source] | None,
+        source_tp: int | None,
+        ranks: Sequence[int] | None = None,
     ) -> list[str]:
         told = self._source if source is None else source
         tp = self._source_tp if source_tp is None else source_tp
-        ranks = sources_of(self.layout, tp)
+        ranks = sources_of(self.layout, tp) if ranks is None else ranks
         if told is None:
             items: list[Source] = list(ranks)
         elif isinstance(told, (Mapping, int, Endpoint)):

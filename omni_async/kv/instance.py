@@ -45,6 +45,7 @@ from .introduction import introduced
 from .known_peers import KnownPeers
 from .layout import KVLayout
 from .memory import KVMemory
+from .plan import targets_of
 from .prefill import Prefill
 from .producer import KVProducer
 from .progress import KVProgress
@@ -284,7 +285,8 @@ class KVInstance:
             ``None`` for a request that no other instance has part in.
 
         Raises:
-            ProtocolError: the params say too little, or ask for decode.
+            ProtocolError: the params say too little, or ask for decode; heads that cannot be shared out to
+                decode's ranks.
             UsageError: blocks that do not exist, or a transfer that is under way already.
             ClosedError: this instance was closed.
 
@@ -295,13 +297,26 @@ class KVInstance:
             return None
         if found.side != "prefill" or self.producer is None:
             raise ProtocolError(f"transfer {found.transfer_id!r} asks for decode, not for prefill")
+        try:
+            wanted = bool(targets_of(self.layout, found.peer.tp_size))
+        except UsageError as error:
+            raise ProtocolError(f"transfer {found.transfer_id!r}: {error}") from None
         session = None
-        if not self.options.read_mode:
+        if wanted and not self.options.read_mode:
             session = await self.producer.write_to(
                 found.transfer_id, block_ids, tokens=tokens, timeout=0
             )
-        ranks = self.dp_rank, self.dp_size
-        return Prefill(self.producer, found, self.address, ranks, session, block_ids, tokens)
+        return Prefill(
+            self.producer,
+            found,
+            self.address,
+            (self.dp_rank, self.dp_size),
+            session,
+            block_ids,
+            tokens,
+            writes=not self.options.read_mode,
+            wanted=wanted,
+        )
 
     async def decode(
         self,

@@ -14,12 +14,13 @@ import msgspec
 
 from ..errors import OmniAsyncError, ProtocolError, UsageError
 from ..model import Endpoint
+from ..observe.log import get_logger
 from ..rendezvous.zmq_address import parsed
 from .consumer import KVConsumer, Source
 from .control import OwnMetadata, Peer, TransferParams, ask_handshake
 from .end import failed
 from .layout import KVLayout, match
-from .plan import sources_of
+from .plan import sources_of, targets_of
 
 BELIEVED = 60.0
 """Seconds; a restarted instance may be another one."""
@@ -27,6 +28,8 @@ IDLE = 300.0
 """Seconds after which the line to a rank that was of no use is ended: it may be gone for good."""
 
 Place = tuple[str, int]
+
+_log = get_logger("omni_async.kv")
 
 
 class KnownPeers:
@@ -50,6 +53,7 @@ class KnownPeers:
         self._asking: dict[Place, tuple[float, asyncio.Task[OwnMetadata]]] = {}
         self._used: dict[Any, tuple[float, Source]] = {}
         """When each rank was of use last."""
+        self._declining: set[asyncio.Task[None]] = set()
 
     async def sources(self, found: TransferParams) -> list[Source]:
         """Where each rank of prefill is that this rank hears from.
@@ -61,15 +65,20 @@ class KnownPeers:
 
         Cancellation: safe.
         """
-        layout, peer = self._consumer.layout, found.peer
-        ranks = sources_of(layout, peer.tp_size)
+        peer = found.peer
+        try:
+            ranks = sources_of(self._consumer.layout, peer.tp_size)
+        except UsageError as error:
+            raise ProtocolError(f"transfer {found.transfer_id!r}: {error}") from None
         places = [peer.handshake_at(rank) for rank in ranks]
         owns = await asyncio.gather(*(self.ask(*place) for place in places))
         sources = [self._source(own, place) for own, place in zip(owns, places, strict=True)]
         self._keep(sources)
         try:
-            for rank, own, place in zip(ranks, owns, places, strict=True):
-                self._check(own, place, peer, rank, found.mode)
+            layouts = [
+                self._checked(own, place, peer, rank, found.mode)
+                for rank, own, place in zip(ranks, owns, places, strict=True)
+            ]
         except ProtocolError as error:
             for place in places:
                 self.forget(place)
@@ -77,7 +86,40 @@ class KnownPeers:
                 found.transfer_id, str(error), source=sources, source_tp=peer.tp_size
             )
             raise
+        if found.mode == "read" and not self._consumer.layout.tp_rank:
+            self._let_go(found, layouts[0])
         return sources
+
+    def _let_go(self, found: TransferParams, theirs: KVLayout) -> None:
+        """Ranks of prefill that hold copies of heads from which no rank hears would keep their blocks until
+        their time is over: in this mode they do not know who reads."""
+        tp = self._consumer.layout.tp_size
+        spare = [
+            rank
+            for rank in range(theirs.tp_size)
+            if not targets_of(msgspec.structs.replace(theirs, tp_rank=rank), tp)
+        ]
+        if spare:
+            task = self._loop.create_task(self._decline(found, spare))
+            self._declining.add(task)
+            task.add_done_callback(self._declining.discard)
+
+    async def _decline(self, found: TransferParams, ranks: Sequence[int]) -> None:
+        places = [found.peer.handshake_at(rank) for rank in ranks]
+        try:
+            owns = await asyncio.gather(*(self.ask(*place) for place in places))
+            sources = [self._source(own, place) for own, place in zip(owns, places, strict=True)]
+        except OmniAsyncError as error:
+            _log.warning("ranks that nobody reads from are not told", reason=str(error))
+            return
+        self._keep(sources)
+        self._consumer.decline(
+            found.transfer_id,
+            "other ranks have the same heads",
+            source=sources,
+            source_tp=found.peer.tp_size,
+            ranks=ranks,
+        )
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -125,6 +167,8 @@ class KnownPeers:
         for _, task in list(self._asking.values()):
             task.cancel()
         self._asking.clear()
+        for declining in self._declining:
+            declining.cancel()
 
     # --- answers ----------------------------------------------------------------------------------
 
@@ -142,7 +186,9 @@ class KnownPeers:
             f"instance, or one over {own.backend or 'nothing'}"
         )
 
-    def _check(self, own: OwnMetadata, place: Place, peer: Peer, rank: int, mode: str) -> None:
+    def _checked(
+        self, own: OwnMetadata, place: Place, peer: Peer, rank: int, mode: str
+    ) -> KVLayout:
         name = f"rank {rank} of {peer.address.engine_id} at {place[0]}:{place[1]}"
         dp_rank = peer.dp_rank % peer.dp_size_local if peer.dp_size_local else peer.dp_rank
         wanted = (self._backend, peer.tp_size, rank, dp_rank)
@@ -164,6 +210,7 @@ class KnownPeers:
                 f"the layout of {name} makes no sense: {error}", peer=name
             ) from None
         match(theirs, self._consumer.layout, peer=name)
+        return theirs
 
     def _keep(self, sources: Sequence[Source]) -> None:
         """These are of use; who has not been for long is left."""

@@ -40,8 +40,14 @@ class Prefill:
         session: KVSession | None,
         block_ids: Sequence[int] | None,
         tokens: int | None,
+        *,
+        writes: bool,
+        wanted: bool,
     ) -> None:
         self.params = params
+        self.wanted = wanted
+        """Whether a rank of the decode instance hears from this one; else others have the same heads, and there is
+        nothing to be sent or waited for."""
         self._producer = producer
         self._address = address
         self._ranks = ranks
@@ -49,7 +55,7 @@ class Prefill:
         self._blocks = None if block_ids is None else [int(block) for block in block_ids]
         self._tokens = tokens
         self._given_up = False
-        self._writes = session is not None
+        self._writes = writes
 
     @property
     def transfer_id(self) -> str:
@@ -63,7 +69,7 @@ class Prefill:
 
     @property
     def session(self) -> KVSession | None:
-        """``None`` in mode ``read`` before :meth:`seal`."""
+        """``None`` in mode ``read`` before :meth:`seal`, and where it is not :attr:`wanted`."""
         return self._session
 
     def assign(self, block_ids: Sequence[int], *, tokens: int | None = None) -> None:
@@ -102,12 +108,12 @@ class Prefill:
         if self._blocks is None:
             raise UsageError(f"transfer {self.transfer_id!r}: tell its blocks first, by assign()")
         if self._writes:
-            assert self._session is not None
-            await self._session.seal()
+            if self._session is not None:
+                await self._session.seal()
             return None
         if self._given_up:
             raise UsageError(f"transfer {self.transfer_id!r} was given up")
-        if self._session is None:
+        if self._session is None and self.wanted:
             self._session = await self._producer.offer(
                 self.transfer_id, self._blocks, tokens=self._tokens
             )
@@ -128,9 +134,10 @@ class Prefill:
         Raises:
             UsageError: (mode ``read``) it was not sealed, so there is nothing to wait for.
         """
-        if self._session is None:
+        if self._session is not None:
+            await self._session.delivered(timeout=timeout)
+        elif self.wanted:
             raise UsageError(f"transfer {self.transfer_id!r} was not sealed")
-        await self._session.delivered(timeout=timeout)
 
     def abort(self, reason: str = "aborted by its prefill instance") -> None:
         """Give it up, begun or not; the decode instance is told at once. On the loop; idempotent.
@@ -140,7 +147,7 @@ class Prefill:
         self._given_up = True
         if self._session is not None:
             self._session.abort(reason)
-        else:
+        elif self.wanted:
             self._producer.abort(self.transfer_id, reason)
 
     @property

@@ -237,6 +237,50 @@ async def test_ranks(
                     assert not node.wrong(1, TARGET, heads.layout, SOURCE)
 
 
+@pytest.mark.parametrize("mode", ["write", "read"])
+async def test_ranks_from_which_nobody_hears_are_free_at_once(house: House, mode: str) -> None:
+    house.mode = mode
+    mla = {"form": "mla", "kv_heads": 1}
+    sources = [nodes({**mla, "tp_size": 2, "tp_rank": rank})[0] for rank in range(2)]
+    _, target = nodes(None, mla)
+    async with (
+        house.open("P", sources[0]) as first,
+        house.open("P", sources[1]) as second,
+        house.open("D", target) as decode,
+    ):
+        to_prefill, to_decode, request_id = house.legs(first, decode)
+        if mode == "read":
+            to_prefill = read_leg(to_prefill["transfer_id"], house.known("D", decode))
+        jobs = [
+            await one.prefill(to_prefill, request_id, block_ids=SOURCE) for one in (first, second)
+        ]
+        answers = [await computed(job) for job in jobs]
+        told = to_decode if mode == "write" else read_on(answers[0], house.known("P", first))
+        await whole(await decode.decode(told, request_id, block_ids=TARGET))
+        assert not target.wrong(1, TARGET, sources[0].layout, SOURCE)
+        heard, spare = jobs
+        assert heard is not None
+        assert spare is not None
+        await heard.delivered()
+        if mode == "write":
+            assert (heard.wanted, spare.wanted) == (True, False)
+            await spare.delivered()
+            spare.abort()
+        else:
+            with pytest.raises(TransferCancelled, match="other ranks have the same heads"):
+                await spare.delivered(timeout=10)
+
+
+async def test_heads_that_cannot_be_shared_out_are_told_to_both_sides(house: House) -> None:
+    source, target = nodes()
+    async with both(house, source, target) as (prefill, decode):
+        to_prefill, to_decode, request_id = house.legs(prefill, decode)
+        with pytest.raises(ProtocolError, match=r"tx-1.*3"):
+            await prefill.prefill({**to_prefill, "remote_tp_size": 3}, request_id)
+        with pytest.raises(ProtocolError, match=r"tx-1.*3"):
+            await decode.decode({**to_decode, "remote_tp_size": 3}, request_id, block_ids=[1])
+
+
 async def test_a_replica_of_several(house: House) -> None:
     source, target = nodes()
     async with (
