@@ -9,6 +9,8 @@ that its diffusion requests and schedulers take from elsewhere: none of them doe
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 import types
 from pathlib import Path
@@ -58,6 +60,9 @@ class Managers:
         self._wheel = peer.find(wheel)
         self._module = load(self._wheel, self._place)
         self._open: list[Any] = []
+        self._met: set[str] = set()
+        # Its interpreter's tracker of shared memory takes what others have fetched for leaks.
+        os.environ["PYTHONWARNINGS"] = "ignore"
 
     def open(
         self,
@@ -67,11 +72,22 @@ class Managers:
         ranks: tuple[int, int],
         pool: int = POOL,
         connector: str = MOONCAKE,
+        extra: dict[str, Any] | None = None,
     ) -> int:
-        """One more manager, by its number from now on."""
+        """One more manager, by its number from now on.
+
+        Args:
+            extra: options of a connector that has no ports.
+        """
         sends = role == "sender"
         self._place[:] = rank, ranks[0] if sends else ranks[1]
         peer_vendors.before(connector)
+        module = importlib.import_module(peer.CONNECTORS[connector])
+        if (
+            connector not in self._met
+        ):  # once: the connector's own word for what it needs is replaced
+            peer_vendors.after(connector, module)
+            self._met.add(connector)
         mooncake = {
             "host": "127.0.0.1",
             "zmq_port": port,
@@ -79,9 +95,9 @@ class Managers:
             "memory_pool_size": pool,
             "memory_pool_device": "cpu",
         }
-        extra = mooncake if connector == MOONCAKE else {}
+        options = mooncake if connector == MOONCAKE else extra or {}
         config = {
-            "connector_config": {"type": connector, **extra},
+            "connector_config": {"type": connector, **options},
             "omni_from_stage": "0",
             "omni_to_stage": "1",
             "stage_id": 0 if sends else 1,
@@ -196,7 +212,7 @@ class Managers:
         if hasattr(connector, "_local_buffers"):
             return len(connector._local_buffers)
         connector.reap_consumed()
-        return len(connector._pending_keys)
+        return len(getattr(connector, "_pending_keys", ()))
 
     # --- its connector by itself ------------------------------------------------------------------
 

@@ -16,23 +16,22 @@ torch = pytest.importorskip("torch")
 
 # ruff: noqa: E402 - what follows needs PyTorch
 import omni_async
-from omni_async.cli.bench.peer_vendors import MOONCAKE, SHM
+from omni_async.cli.bench.peer_vendors import MOONCAKE, MOONCAKE_STORE, SHM
 from omni_async.cli.free_ports import FreePorts
+from omni_async.cli.servers.mooncake import MooncakeMaster
 from omni_async.errors import ProtocolError, TransferTimeout
 from omni_async.interop.vllm_omni.kv_topology import KVTopology
 from omni_async.kv.omni import drop_kv, receive_family, receive_kv, send_kv
 from tests.engines import need_mooncake
 from tests.kv.paged_samples import FORMS, paged, same, tokens_of
+from tests.stores import loaded_or_skip
 
 from .test_connector import until
 
 if TYPE_CHECKING:
     from .child import Child
 
-ON: dict[str, dict[str, Any]] = {
-    MOONCAKE: {"protocol": "tcp", "host": "127.0.0.1", "peer": "vllm-omni"},
-    SHM: {"peer": "vllm-omni"},
-}
+TCP = {"protocol": "tcp", "host": "127.0.0.1"}
 PAIRS = [(1, 1), (2, 2), (2, 1), (1, 2)]
 HEADS = 4
 TOKENS, BLOCK = 40, 16
@@ -44,9 +43,13 @@ pytestmark = pytest.mark.timeout(120)
 class Place:
     """Managers of theirs over one kind of connector, and where senders of both kinds are."""
 
-    def __init__(self, theirs: Child, wire: str, ports: FreePorts) -> None:
+    def __init__(
+        self, theirs: Child, wire: str, ports: FreePorts, server: dict[str, Any] | None = None
+    ) -> None:
         self.theirs = theirs
         self.wire = wire
+        self._server = server or {}
+        self._on = {"peer": "vllm-omni", **(TCP if wire == MOONCAKE else self._server)}
         self._ports = ports
         self._receivers: dict[Any, int] = {}
         self._senders: dict[Any, tuple[int, list[int]]] = {}
@@ -64,7 +67,9 @@ class Place:
     async def open(
         self, role: str, port: int, rank: int, ranks: tuple[int, int], pool: int = 64 << 20
     ) -> int:
-        number: int = await self.theirs.ask("open", role, port, rank, ranks, pool, self.wire)
+        number: int = await self.theirs.ask(
+            "open", role, port, rank, ranks, pool, self.wire, self._server
+        )
         return number
 
     async def receiver(self, rank: int, ranks: tuple[int, int]) -> int:
@@ -90,7 +95,7 @@ class Place:
         async with contextlib.AsyncExitStack() as stack:
             edges = []
             for rank in range(ranks):
-                extra = {**ON[self.wire]}
+                extra: dict[str, Any] = {**self._on}
                 if self.wire == MOONCAKE:
                     extra["zmq_port"] = port + 16 * rank
                 tx = await stack.enter_async_context(
@@ -109,7 +114,7 @@ class Place:
     @contextlib.asynccontextmanager
     async def our_receiver(self, namespace: str) -> AsyncIterator[Any]:
         async with omni_async.open_transport(
-            {"name": self.wire, "extra": ON[self.wire]},
+            {"name": self.wire, "extra": self._on},
             role="receiver",
             stage="1",
             namespace=namespace,
@@ -117,12 +122,20 @@ class Place:
             yield rx.edge("0", "1")
 
 
-@pytest.fixture(scope="module", params=[MOONCAKE, SHM])
+@pytest.fixture(
+    scope="module", params=[MOONCAKE, SHM, pytest.param(MOONCAKE_STORE, marks=pytest.mark.soak)]
+)
 def place(request: pytest.FixtureRequest, their_kv: Child) -> Iterator[Place]:
-    if request.param == MOONCAKE:
+    wire = request.param
+    if wire == MOONCAKE:
         need_mooncake()
-    with FreePorts() as ports:
-        yield Place(their_kv, request.param, ports)
+    with FreePorts() as ports, contextlib.ExitStack() as stack:
+        server = None
+        if wire == MOONCAKE_STORE:
+            loaded_or_skip("mooncake.store")
+            master = MooncakeMaster("--default_kv_lease_ttl=500", segment=256 << 20)
+            server = {**stack.enter_context(master).extra("sender"), "localbuf": 128 << 20}
+        yield Place(their_kv, wire, ports, server)
 
 
 def heads_of(tensors: list[Any], rank: int, ranks: int) -> list[Any]:
@@ -296,8 +309,8 @@ async def test_what_they_could_not_send_is_waited_for_no_longer_than_said(
 ) -> None:
     """Their manager acknowledges what does not fit into its pool."""
     port = place.port()
-    if place.wire == SHM:
-        pytest.skip("its limit is the host's")
+    if place.wire != MOONCAKE:
+        pytest.skip("its limit is the host's, or the server's")
     small = await place.open("sender", port - 100, 0, (1, 1), 4096)
     caches = paged("stacked", heads=HEADS)
     acknowledged = await place.theirs.ask("send", small, namespace, caches, TABLE, TOKENS, BLOCK)
@@ -312,7 +325,7 @@ async def test_what_was_dropped_is_not_there(place: Place, namespace: str) -> No
     caches = paged("stacked", heads=HEADS)
     async with place.our_senders(namespace, port) as (edge,):
         await send_kv(edge, namespace, caches, TABLE, tokens=TOKENS, block_size=BLOCK)
-        assert edge.transport.health().pool_used or place.wire == SHM
+        assert edge.transport.health().pool_used or place.wire != MOONCAKE
         assert await drop_kv(edge, namespace) == 1
         await until(lambda: not edge.transport.health().pool_used)
     left = [name for name in os.listdir("/dev/shm") if namespace in name]
