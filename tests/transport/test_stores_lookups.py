@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 
 from omni_async.errors import EngineFault, ServerUnreachable
-from omni_async.transport.stored.lookups import LookUps
+from omni_async.transport.stored.lookups import NEWEST, LookUps
 
 BATCH = 1000
 
@@ -59,7 +61,7 @@ async def ended(lookups: LookUps) -> None:
 async def test_of_ten_thousand_everybody_is_asked_for_within_a_round(kept: Kept) -> None:
     lookups = looking(kept)
     waiters = [lookups.wait(f"k{number}") for number in range(10_000)]
-    turns = -(-10_000 // (BATCH - BATCH // 4)) + 1
+    turns = -(-10_000 // (BATCH - BATCH // NEWEST)) + 1
     await kept.questions_more(turns)
     assert max(map(len, kept.questions)) <= BATCH
     asked = Counter(name for names in kept.questions[:turns] for name in names)
@@ -72,6 +74,58 @@ async def test_of_ten_thousand_everybody_is_asked_for_within_a_round(kept: Kept)
     await asyncio.sleep(0)
     assert len(lookups) == 0
     await ended(lookups)
+
+
+async def test_a_round_in_which_nothing_happened_is_the_same_again(kept: Kept) -> None:
+    lookups = looking(kept)
+    waiters = [lookups.wait(f"k{number}") for number in range(10_000)]
+    lookups._fresh -= 100.0
+    lookups.close()  # asked by hand
+    turns = -(-10_000 // lookups._size)
+    first, second = ([lookups._next() for _ in range(turns)] for _ in range(2))
+    assert all(a is b for a, b in zip(first, second, strict=True))
+    assert list(itertools.chain(*first)) == list(lookups._waiting)
+    waiters[-1].cancel()
+    await asyncio.sleep(0)
+    third = [lookups._next() for _ in range(turns)]
+    assert list(itertools.chain(*third)) == list(lookups._waiting)
+    for waiter in waiters:
+        waiter.cancel()
+    await ended(lookups)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whoever_comes_and_goes_is_asked_for_within_two_rounds(kept: Kept, seed: int) -> None:
+    """And nobody who has left is asked for, nobody twice in one question."""
+    chance = random.Random(seed)
+    lookups = LookUps(asyncio.get_running_loop(), kept.contains, 40)
+    lookups.close()
+    waiting: dict[str, asyncio.Future[None]] = {}
+    for _ in range(600):
+        target = chance.choice((0, 30, 60, 200, 400))
+        while len(waiting) < target and chance.random() < 0.98:
+            name = f"k{chance.randrange(500)}"
+            if name not in waiting:
+                waiting[name] = lookups.wait(name)
+        for name in list(waiting):
+            if len(waiting) > target and chance.random() < 0.3:
+                waiting.pop(name).cancel()
+        await asyncio.sleep(0)
+        lookups._fresh -= chance.choice((0.0, 100.0))
+        if not waiting:
+            continue
+        for _ in range(chance.randrange(1, 30)):
+            names = lookups._next()
+            assert 0 < len(names) <= 40
+            assert len(set(names)) == len(names)
+            assert set(names) <= set(waiting)
+        bound = 2 * (-(-400 // lookups._size) + 1)
+        asked = {name for _ in range(bound) for name in lookups._next()}
+        assert asked == set(waiting)
+    for waiter in waiting.values():
+        waiter.cancel()
+    await asyncio.sleep(0)
+    assert len(lookups) == 0
 
 
 async def test_one_who_comes_late_is_in_the_next_question(kept: Kept) -> None:

@@ -195,7 +195,7 @@ class Client:
 
         def ask() -> int:
             found[:] = self._native.batch_is_exist(names)
-            return min(found, default=0)
+            return min(found) if any(found) else 0  # nothing there, most of the time
 
         self._asked(ask)
         return found

@@ -141,12 +141,16 @@ class MooncakeStore(Store):
         return found
 
     def _contains(self, names: Sequence[str]) -> list[bool]:
-        found: list[int] = []
+        there: list[bool] = []
         for start in range(0, len(names), ASKED_AT_ONCE):
-            found += self._client.contains(names[start : start + ASKED_AT_ONCE])
-        if found and min(found) < 0:
-            raise self._fault(min(found), f"cannot ask for {len(names)} keys")
-        return [status == 1 for status in found]
+            found = self._client.contains(names[start : start + ASKED_AT_ONCE])
+            if not any(found):  # most of the time, and quicker found out this way
+                there += [False] * len(found)
+                continue
+            if min(found) < 0:
+                raise self._fault(min(found), f"cannot ask for {len(names)} keys")
+            there += [status == 1 for status in found]
+        return there
 
     def _delete(self, names: Sequence[str], own: bool) -> list[Gone]:
         if not names:

@@ -19,8 +19,11 @@ from ...observe.log import get_logger
 
 _log = get_logger("omni_async.transport")
 
-NEWEST = 4
-"""A question's names are for one such part the ones that were added last."""
+NEWEST = 16
+"""A question's names are for one such part the ones that were added last, as long as these are
+:data:`FRESH`."""
+FRESH = 1.0
+"""Seconds."""
 SHORTEST = 0.0002
 """Seconds between two questions, at least."""
 USUAL = 0.0012
@@ -28,10 +31,11 @@ USUAL = 0.0012
 LONGEST = 0.02
 """At most, when nothing has happened for long."""
 RECENT = 5.0
-SHARE = 1 / 50
+SHARE = 1 / 250
 """Part of the time since something happened that the store is left alone."""
-ROUND = 0.036
-"""Seconds in which everybody's name shall have been asked for once, in busy times."""
+NAMES = 10_000 / 0.036
+"""A second, at most: what names cost, they cost our process and the server. So many waiters are asked for in
+36 ms each."""
 TROUBLED = 0.25
 """Seconds between questions to a store that does not answer, at most."""
 
@@ -48,13 +52,20 @@ class LookUps:
         self._contains = contains
         self._batch = batch
         self._newest = batch // NEWEST
+        self._size = batch - self._newest
+        """Who are asked for together, the newest left out."""
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         """Oldest first."""
         self._count = 0
-        self._round: list[str] = []
-        """Who is asked for in this round."""
-        self._asked = 0
-        """How many of them have been."""
+        self._round: list[list[str]] = []
+        """Of many, who is asked for together, in turn: oldest first."""
+        self._turn = 0
+        self._changed = True
+        """Whether anybody has come or left since the round was made."""
+        self._gone: set[str] = set()
+        """Who has left since."""
+        self._fresh = -FRESH
+        """When the last one came."""
         self._event = 0.0
         """When the last one came or was told."""
         self._task: asyncio.Task[None] | None = None
@@ -73,9 +84,10 @@ class LookUps:
         """Done once there is something under that name. Cancel it to wait no more."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._waiting.setdefault(name, []).append(future)
+        self._changed = True
         self._count += 1
         future.add_done_callback(lambda done: self._left(name, done))
-        self._event = self._loop.time()
+        self._event = self._fresh = self._loop.time()
         if self._task is None:
             self._task = self._loop.create_task(self._run())
         elif self._tick is not None:
@@ -90,6 +102,8 @@ class LookUps:
             self._count -= 1
             if not others:
                 del self._waiting[name]
+                self._changed = True
+                self._gone.add(name)
 
     async def _run(self) -> None:
         pause = SHORTEST
@@ -146,26 +160,36 @@ class LookUps:
         waiting = self._waiting
         if len(waiting) <= self._batch:
             self._round.clear()
+            self._gone.clear()
+            self._changed = True
             return list(waiting)
-        newest = list(islice(reversed(waiting), self._newest))
-        if self._asked >= len(self._round):
-            self._round, self._asked = list(waiting), 0
-        end = self._asked + self._batch - self._newest
-        turn = self._round[self._asked : end]
-        self._asked = end
-        return list(dict.fromkeys(newest + [name for name in turn if name in waiting]))
+        names: list[str] = []
+        while not names:
+            if self._turn >= len(self._round):
+                self._begin()
+            names = self._round[self._turn]
+            self._turn += 1
+            if self._gone:
+                names = [name for name in names if name not in self._gone]
+        if self._loop.time() - self._fresh > FRESH:
+            return names
+        return list(dict.fromkeys([*islice(reversed(waiting), self._newest), *names]))
+
+    def _begin(self) -> None:
+        """A round, mostly the same as the last one."""
+        self._turn = 0
+        if self._changed:
+            names, size = list(self._waiting), self._size
+            self._round = [names[start : start + size] for start in range(0, len(names), size)]
+            self._gone.clear()
+            self._changed = False
 
     def _interval(self, took: float) -> float:
         """Until the next question, where the last one took so long."""
         idle = self._loop.time() - self._event
-        if idle < RECENT:
-            pause = min(idle * SHARE, USUAL)
-            rounds = len(self._waiting) / (self._batch - self._newest)
-            if rounds > 1:  # there is no need to be faster than a round's time
-                pause = max(ROUND / rounds - took, took)
-        else:
-            pause = min(USUAL * idle / RECENT, LONGEST)
-        return max(pause, SHORTEST)
+        share, most = (SHARE, USUAL) if idle < RECENT else (USUAL / RECENT, LONGEST)
+        asked = min(len(self._waiting), self._size)
+        return max(min(idle * share, most), SHORTEST, asked / NAMES - took)
 
     def close(self) -> None:
         """Ask no more; a question under way is left to its end. Idempotent."""
