@@ -15,6 +15,7 @@ from omni_async.errors import EngineFault, ProtocolError
 from omni_async.model import Region
 from omni_async.testing.doubles.mori import MISUSE
 from omni_async.testing.doubles.ordered import ORDERED, Fault
+from omni_async.testing.leaks import no_leaks
 from tests.backends.mori.conftest import MIB, SIZE, Both
 
 
@@ -242,6 +243,22 @@ async def test_closing_ends_what_is_under_way(both: Both) -> None:
     assert both.count(6) == 0
     with pytest.raises(EngineFault):
         await both.write()
+
+
+@pytest.mark.usefixtures("api")
+async def test_nothing_is_left() -> None:
+    """Neither of engines that went well, nor of one that was ended, nor of one that closes under a write."""
+    async with no_leaks():
+        pair = Both()
+        await pair.write()
+        ORDERED.order(Fault("failing"), Fault("stuck"))
+        with pytest.raises(EngineFault):
+            await pair.write()
+        stuck = asyncio.ensure_future(pair.write())
+        await ORDERED.until_stuck()
+        pair.close()
+        with pytest.raises(EngineFault):
+            await stuck
 
 
 async def test_lines_that_come_and_go(both: Both) -> None:

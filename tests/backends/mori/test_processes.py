@@ -67,22 +67,14 @@ async def far(namespace: str, **extra: Any) -> AsyncIterator[Far]:
                 await tx.close()
 
 
-async def test_health_names_the_engine(namespace: str) -> None:
-    async with far(namespace) as pair:
-        await pair.arrives(1)
-        there = await pair.tx.health()
-        keys = {there.extra["engine_key"], pair.rx.health().as_dict()["engine_key"]}
-        assert len(keys) == 2
-        assert all(key.startswith("omni-async-") for key in keys)
-
-
+@pytest.mark.soak
 async def test_slow(namespace: str) -> None:
     async with far(namespace) as pair:
         await pair.order("slow", seconds=0.2)
         await pair.arrives(1)
 
 
-@pytest.mark.parametrize("kind", ["failing", "out_of_bounds"])
+@pytest.mark.parametrize("kind", [pytest.param("failing", marks=pytest.mark.soak), "out_of_bounds"])
 async def test_failing(namespace: str, kind: str) -> None:
     async with far(namespace) as pair:
         await pair.arrives(1)
@@ -95,7 +87,7 @@ async def test_failing(namespace: str, kind: str) -> None:
         assert (delivery.value == pattern_array(NBYTES, 2)).all()
 
 
-@pytest.mark.parametrize("how", ["timeout", "cancel"])
+@pytest.mark.parametrize("how", ["timeout", pytest.param("cancel", marks=pytest.mark.soak)])
 async def test_stuck_until_everybody_has_given_up(namespace: str, how: str) -> None:
     """No slot is freed early: what comes meanwhile gets others."""
     async with far(namespace) as pair:
@@ -136,7 +128,7 @@ async def test_a_failure_whose_bytes_would_come_later(namespace: str) -> None:
             assert (delivery.value == pattern_array(NBYTES, seed)).all()
 
 
-@pytest.mark.parametrize("end", ["kill", "stop"])
+@pytest.mark.parametrize("end", [pytest.param("kill", marks=pytest.mark.soak), "stop"])
 async def test_a_sender_that_is_lost_in_the_middle(namespace: str, end: str) -> None:
     """Its access ends with the region; one that goes on later writes nowhere."""
     async with far(namespace, peer_timeout=1.0) as pair:
@@ -184,5 +176,9 @@ async def test_ranks_of_two_stages(namespace: str) -> None:
                 for rank, delivery in enumerate(got):
                     assert (delivery.value == pattern_array(NBYTES, rank)).all()
                 del delivery, got
+                told = [await tx.health() for tx in senders] + [zero.health(), one.health()]
+                keys = {health.extra["engine_key"] for health in told}
+                assert len(keys) == 4
+                assert zero.health().as_dict()["engine_key"] in keys
             for tx in senders:
                 await tx.close()
