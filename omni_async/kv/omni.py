@@ -63,6 +63,7 @@ async def send_kv(
     cache_dtype: str = "auto",
     metadata: Mapping[str, Any] | None = None,
     absent_layers: Collection[int] = (),
+    cuts: bool = True,
     timeout: Timeout = DEFAULT,
 ) -> dict[str, Receipt]:
     """Offer a request's cache to the stage at the other end of an edge.
@@ -80,6 +81,8 @@ async def send_kv(
         cache_dtype: what the other stage is told of the cache's dtype.
         metadata: told besides, under names of their own; JSON.
         absent_layers: layers that have no cache; theirs in ``caches`` is ``None``.
+        cuts: send each of several receivers its heads only. Without it each gets all of this rank's, as from
+            vLLM-Omni's workers, and cuts them itself; its workers, other than its diffusion stages, always cut.
         timeout: for room in the pool, as for :meth:`omni_async.Transport.put`.
 
     Returns:
@@ -110,7 +113,7 @@ async def send_kv(
     from_stage, to_stage = edge.name
     plans: dict[str, tuple[Packing, Extraction]] = {}
     for key, target in topology.send_keys(request_id, from_stage, to_stage).items():
-        share = topology.slice_for(target)
+        share = topology.slice_for(target) if cuts else None
         taken = Extraction(
             caches, block_ids, tokens, block_size, absent_layers=absent_layers, share=share
         )

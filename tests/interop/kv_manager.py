@@ -171,6 +171,17 @@ class Managers:
         )
         return acknowledged
 
+    def hook(self, number: int) -> None:
+        """Have it send as the workers of its AR stages do: all of a rank's heads to everyone."""
+        manager, utils = self._open[number], sys.modules[UTILS]
+
+        def build(request: str, from_stage: str, to_stage: str) -> Any:
+            return utils.build_rank_aware_send_keys(
+                request, from_stage, to_stage, manager.tp_topology
+            )
+
+        manager.kv_send_key_builder = build
+
     def receive(self, number: int, request: str, port: int) -> Any:
         """Receive as its diffusion runner does; ``None``, or what the pipeline would be given."""
         wanted = SimpleNamespace(

@@ -228,6 +228,35 @@ async def test_their_cache_arrives_here(
             assert await place.theirs.ask("waiting", sender) == 0
 
 
+async def test_heads_that_the_sender_did_not_cut(place: Place, namespace: str) -> None:
+    """As workers of AR stages send: each receiver cuts what it needs, theirs and ours."""
+    ranks = (1, 2)
+    caches = paged("stacked", heads=HEADS)
+    keys, _ = tokens_of("stacked", caches, TABLE, TOKENS)
+    port = place.port()
+    sender = await place.open("sender", port - 100, 0, ranks)
+    await place.theirs.ask("hook", sender)
+    await place.theirs.ask("send", sender, f"{namespace}-t", caches, TABLE, TOKENS, BLOCK)
+    async with place.our_receiver(namespace) as edge:
+        for rank in range(2):
+            topology = KVTopology(*ranks, rank)
+            found = await receive_kv(
+                edge, f"{namespace}-t", topology=topology, sender=("127.0.0.1", port), timeout=10
+            )
+            assert found is not None
+            assert same(found.keys, heads_of(keys, rank, 2))
+            assert found.metadata["tp_head_slice"]["side"] == "receiver"
+    port = place.port()
+    how: dict[str, Any] = {"tokens": TOKENS, "block_size": BLOCK, "topology": KVTopology(*ranks)}
+    async with place.our_senders(namespace, port) as (edge,):
+        await send_kv(edge, f"{namespace}-o", caches, TABLE, cuts=False, **how)
+        for rank in range(2):
+            receiver = await place.receiver(rank, ranks)
+            got = await place.theirs.ask("receive", receiver, f"{namespace}-o", port)
+            assert same(got[0], heads_of(keys, rank, 2))
+            assert got[2]["tp_head_slice"]["side"] == "receiver"
+
+
 async def test_large_caches_do_not_hold_up_the_loop(place: Place, namespace: str) -> None:
     """24 MB each way, in threads of its own."""
     shape: dict[str, Any] = {"layers": 6, "heads": 8, "size": 128, "blocks": 64}
