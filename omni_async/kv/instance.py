@@ -40,7 +40,7 @@ from .control import (
     port_of,
 )
 from .control.metadata import Layers
-from .control.options import EXTRA, Mistake, refusal
+from .control.options import EXTRA, Mistake, is_trusted, refusal
 from .introduction import introduced
 from .known_peers import KnownPeers
 from .layout import KVLayout
@@ -256,13 +256,19 @@ class KVInstance:
         """What a request asks of this instance; see :func:`parse_params`.
 
         Raises:
-            ProtocolError: as there; or it asks for the other role.
+            ProtocolError: as there; or it asks for the other role, or names a host that is not trusted.
         """
         found = parse_params(kv_transfer_params, request_id, own_tp_size=self.layout.tp_size)
         if found is not None and _SIDES[found.side] not in self.config.roles:
             raise ProtocolError(
                 f"transfer {found.transfer_id!r} asks for {found.side}, and this instance does not do that"
             )
+        if found is not None and found.side == "decode":
+            host, _ = found.peer.handshake_at(0)
+            if not is_trusted(host, self.options.trusted_remote_hosts):
+                raise ProtocolError(
+                    f"transfer {found.transfer_id!r} names {host!r}, which is none of trusted_remote_hosts"
+                )
         return found
 
     async def prefill(

@@ -60,7 +60,7 @@ class Server:
 
     def blocks(self) -> list[int]:
         first, self.given = self.given, self.given + BLOCKS
-        return list(range(first, first + BLOCKS))
+        return [block % self.node.layout.num_blocks for block in range(first, first + BLOCKS)]
 
     async def prefill(self, request: Message) -> Any:
         params = request.body.get("kv_transfer_params")
@@ -89,17 +89,18 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def server(
-    role: str, mode: str, backend: str, router: Router, ports: FreePorts, namespace: str
+    name: str, mode: str, backend: str, router: Router, ports: FreePorts, namespace: str
 ) -> AsyncIterator[Server]:
-    node = Node(layout())
-    http = ports.of((role, "http"))
+    """Its name begins with its role."""
+    node = Node(layout(num_blocks=60))
+    role, http = name[0], ports.of((name, "http"))
     extra = {
         "proxy_ip": HOST,
         "proxy_ping_port": str(router.ping_port),
         "http_port": str(http),
         "host_ip": HOST,
-        "handshake_port": str(ports.of((role, "handshake"))),
-        "notify_port": str(ports.of((role, "notify"))),
+        "handshake_port": str(ports.of((name, "handshake"))),
+        "notify_port": str(ports.of((name, "notify"))),
         "read_mode": str(mode == "read"),
         "backend": backend,
         "ping_interval": 0.5,
@@ -136,3 +137,56 @@ async def test_a_completion(
                 for at in range(0, 18, 3)
             )
         assert prefill.instance.handshake.answered == 1
+
+
+async def traffic(router: Router, over: asyncio.Event) -> int:
+    """Completions one after the other; how many there were, all of them answered."""
+    count = 0
+    while not over.is_set():
+        answer = await completed(router)
+        assert (answer.status, answer.body) == (200, await a_token(answer))
+        count += 1
+        await asyncio.sleep(0.02)
+    return count
+
+
+async def test_more_instances_are_added_while_others_work(
+    router: Router, ports: FreePorts, namespace: str
+) -> None:
+    over = asyncio.Event()
+
+    async def served_by(new: Server) -> None:
+        while new.given < 3 * BLOCKS:  # noqa: ASYNC110 - it is the router that decides
+            await asyncio.sleep(0.01)
+
+    def opened(name: str) -> contextlib.AbstractAsyncContextManager[Server]:
+        return server(name, "write", "shm", router, ports, namespace)
+
+    async with opened("P"), opened("D"):
+        going_on = asyncio.ensure_future(traffic(router, over))
+        async with opened("P2") as prefill, opened("D2") as decode:
+            await served_by(prefill)
+            await served_by(decode)
+            over.set()
+            assert await going_on > 3
+
+
+@pytest.mark.soak
+async def test_instances_leave_while_others_work(
+    router: Router, ports: FreePorts, namespace: str
+) -> None:
+    over = asyncio.Event()
+
+    def opened(name: str) -> contextlib.AbstractAsyncContextManager[Server]:
+        return server(name, "write", "shm", router, ports, namespace)
+
+    async with opened("P"), opened("D"):
+        async with opened("P2") as prefill, opened("D2") as decode:
+            await completed(router)
+            going_on = asyncio.ensure_future(traffic(router, over))
+            await asyncio.gather(prefill.instance.withdraw(), decode.instance.withdraw())
+            given = prefill.given, decode.given
+        await asyncio.sleep(1.0)
+        over.set()
+        assert await going_on > 20
+        assert given == (prefill.given, decode.given)

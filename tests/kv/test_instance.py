@@ -34,6 +34,7 @@ from omni_async.kv.prefill import Prefill
 from omni_async.kv.progress import KVProgress
 from omni_async.registry import register_backend
 from omni_async.testing.doubles.addressed import LoopbackZmq
+from tests.kv.control.test_registration import proxy
 from tests.kv.nodes import Node, layout
 from tests.mooncake import engine_or_skip
 
@@ -327,6 +328,54 @@ async def test_what_asks_for_something_else(house: House) -> None:
             await decode.decode({**to_decode, "remote_block_ids": []}, request_id, block_ids=[1])
         with pytest.raises(ProtocolError, match="no transfer_id"):
             await decode.decode({"remote_dp_size": 1}, request_id, block_ids=[1])
+
+
+async def test_hosts_that_are_not_trusted_are_not_asked(house: House) -> None:
+    source, target = nodes()
+    extra = {"trusted_remote_hosts": ["10.0.0.0/8"]}
+    async with both(house, source, target, **extra) as (prefill, decode):
+        to_prefill, to_decode, request_id = house.legs(prefill, decode)
+        assert prefill.params(to_prefill, request_id) is not None  # it does not connect anywhere
+        with pytest.raises(ProtocolError, match=r"'127\.0\.0\.1', which is none of trusted"):
+            await decode.decode(to_decode, request_id, block_ids=TARGET)
+        assert prefill.handshake.answered == 0
+
+
+async def test_an_instance_registers_while_it_is_there(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omni_async.kv.instance.FORGOTTEN", 0.2)
+    extra = {
+        "proxy_ip": HOST,
+        "proxy_ping_port": house.ports.of("ping"),
+        "http_port": house.ports.of("http"),
+        "ping_interval": 0.05,
+    }
+    node, _ = nodes({"tp_size": 2})
+    other, _ = nodes({"tp_size": 2, "tp_rank": 1})
+    with proxy(house.ports.of("ping")) as there:
+        async with (
+            house.open("PD", node, extra=extra) as first,
+            house.open("PD", other, extra=extra) as second,
+        ):
+            assert (len(first.registrations), second.registrations) == (2, [])
+            for registration in first.registrations:
+                await registration.wait(10)
+            records = {Registered.parse(frames[1]) for frames in await there.until(8)}
+            assert {record.type for record in records} == {"P", "D"}
+            for record in records:
+                assert record == Registered(
+                    type=record.type,
+                    http_address=f"{HOST}:{house.ports.of('http')}",
+                    zmq_address=str(first.address),
+                    tp_size=2,
+                    transfer_mode="WRITE",
+                )
+            await first.withdraw()
+            count = len(there.came)
+            await asyncio.sleep(0.2)
+            assert len(there.came) == count
+            await first.withdraw()
 
 
 async def test_caches_that_do_not_fit_are_told_to_both_sides(house: House) -> None:

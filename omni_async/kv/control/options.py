@@ -6,16 +6,17 @@ Never: reads an option from the environment, starts anything.
 
 from __future__ import annotations
 
+import ipaddress
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 import pydantic
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from ... import registry
-from ...abc.hosts import checked_host
+from ...abc.hosts import checked_host, is_host
 from ...abc.options import PORT_SAID, Port, detected, option
 from ...abc.wrong_options import nearest, validate
 from ...errors import ConfigError
@@ -47,6 +48,19 @@ _log = get_logger("omni_async.kv")
 
 def _checked(value: str | None) -> str | None:
     return None if value is None else checked_host(value)
+
+
+def _listed(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _hosts(value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    for host in value or ():
+        if "/" in host:
+            ipaddress.ip_network(host)  # may refuse it
+        elif not is_host(host):
+            raise ValueError(f"{host!r} is no name, address or network")
+    return value
 
 
 def _backend(value: str) -> str:
@@ -110,6 +124,16 @@ class KVOptions(pydantic.BaseModel):
     )
     backend_options: dict[str, Any] = option(
         {}, "Options of that connector.", said="an object of the connector's options"
+    )
+    trusted_remote_hosts: Annotated[
+        tuple[str, ...] | None,
+        BeforeValidator(_listed),
+        AfterValidator(_hosts),
+    ] = option(
+        None,
+        "Hosts that requests may name as their other instance: names, addresses, or networks such as "
+        "`10.0.0.0/8`. Without it any, and who can send requests can make this instance connect anywhere.",
+        said="a list of host names, addresses or networks",
     )
     transfer_timeout: float = option(
         30.0, "How long a transfer may take once both sides are ready.", unit="seconds", gt=0
@@ -175,6 +199,17 @@ def _connector(
         extra["post_batch_size"] = of_mori.post_batch_size
         extra["num_worker_threads"] = of_mori.num_workers
     return registry.canonical("mori"), {**extra, **options}
+
+
+def is_trusted(host: str, trusted: Sequence[str] | None) -> bool:
+    """Whether a request may name a host; a name is compared as it is written."""
+    if trusted is None or host in trusted:
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return any(address in ipaddress.ip_network(one) for one in trusted if "/" in one)
 
 
 class Mistake(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 
 from omni_async.errors import ConfigError
 from omni_async.kv.control import KVOptions, load_kv_config
-from omni_async.kv.control.options import EXTRA
+from omni_async.kv.control.options import EXTRA, is_trusted
 
 PREFILL = {
     "kv_connector": "MoRIIOConnector",
@@ -162,6 +162,24 @@ def test_options_of_the_backend_are_looked_at() -> None:
     assert list(found) == ["backend_options"]
     assert "protocol has to be" in found["backend_options"]
     assert "zmq_prot unknown option; did you mean 'zmq_port'?" in found["backend_options"]
+
+
+def test_hosts_that_requests_may_name() -> None:
+    trusted = options(trusted_remote_hosts=["node-1", "10.0.0.0/8", "fd00::/8", "::1"])
+    for host, told in {
+        "node-1": True,
+        "node-2": False,
+        "10.1.2.3": True,
+        "11.1.2.3": False,
+        "fd12::1": True,
+        "::1": True,
+        "::2": False,
+    }.items():
+        assert is_trusted(host, trusted.trusted_remote_hosts) is told
+        assert is_trusted(host, options().trusted_remote_hosts)
+        assert not is_trusted(host, ())
+    for value in (["10.0.0.1/8"], ["a b"], [""], [5], "node-1"):
+        assert list(wrong(trusted_remote_hosts=value)) == ["trusted_remote_hosts"]
 
 
 def test_what_is_no_configuration() -> None:
