@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
+import pytest
 
 import omni_async
 from omni_async.kv.consumer import KVConsumer
@@ -18,7 +18,9 @@ from omni_async.kv.layout import KVLayout
 from omni_async.kv.memory import KVMemory
 from omni_async.kv.producer import KVProducer
 from omni_async.testing.sides import LocalSide
-from tests.kv.caches import canonical, store
+from tests.kv.caches import canonical
+
+torch = pytest.importorskip("torch")
 
 GARBAGE = 255
 """What blocks hold that nobody has sent anything to. No element of a cache that is sent is so."""
@@ -37,12 +39,15 @@ def layout(**changes: Any) -> KVLayout:
     return KVLayout(**{**SMALL, **changes})
 
 
-def element(
-    seed: int, layer: int, part: int, block: int, token: int, heads: np.ndarray, size: int
+def elements(
+    seed: int, layer: int, part: int, blocks: np.ndarray, tokens: np.ndarray, of: KVLayout
 ) -> np.ndarray:
-    """What one token's heads hold: ``[head, element]``, the same whoever works it out."""
-    base = seed * 7 + layer * 31 + part * 101 + block * 13 + token * 5
-    return ((base + heads[:, None] * 17 + np.arange(size)[None, :]) % 251).astype(np.uint8)
+    """What tokens of blocks hold, ``[token, head, element]``: the same whoever works it out."""
+    heads = np.asarray(of.head_range)
+    base = seed * 7 + layer * 31 + part * 101 + blocks * 13 + tokens * 5
+    inner = heads[:, None] * 17 + np.arange(of.head_size)[None, :]
+    found: np.ndarray = ((base[:, None, None] + inner) % 251).astype(np.uint8)
+    return found
 
 
 class Node:
@@ -58,7 +63,7 @@ class Node:
                 tuple(torch.zeros(s, dtype=torch.uint8) for s in of.shapes)
                 for _ in range(of.layers)
             ]
-            self.tensors = [layer if len(layer) == 2 else layer[0] for layer in made]  # type: ignore[misc]
+            self.tensors = [layer if len(layer) == 2 else layer[0] for layer in made]
         self.end: Any = None
 
     @property
@@ -69,33 +74,35 @@ class Node:
         found = self.tensors[layer]
         return [tensor.numpy() for tensor in (found if isinstance(found, tuple) else (found,))]
 
-    def heads(self) -> np.ndarray:
-        return np.asarray(self.layout.head_range)
-
     def fill(self, seed: int, blocks: Sequence[int] | None = None) -> None:
         """Every element of these blocks, or of all."""
         of = self.layout
+        tokens = np.arange(of.block_size)
         for layer in range(of.layers):
             for block in range(of.num_blocks) if blocks is None else blocks:
                 for part in range(of.parts):
-                    for token in range(of.block_size):
-                        self._put(
-                            layer,
-                            part,
-                            block,
-                            token,
-                            element(seed, layer, part, block, token, self.heads(), of.head_size),
-                        )
+                    where = np.full(of.block_size, block)
+                    self._put(layer, part, block, elements(seed, layer, part, where, tokens, of))
 
     def spoil(self) -> None:
         for layer in range(self.layout.layers):
             for tensor in self.views(layer):
                 tensor[:] = GARBAGE
 
-    def _put(self, layer: int, part: int, block: int, token: int, value: np.ndarray) -> None:
-        views = self.views(layer)
-        for head, vector in enumerate(value):
-            store(self.layout, views, (part, block, token, head), vector)
+    def _put(self, layer: int, part: int, block: int, value: np.ndarray) -> None:
+        of, views = self.layout, self.views(layer)
+        lying = value.swapaxes(0, 1) if of.order == "head_token" else value
+        if of.form == "mla":
+            views[0][block] = value[:, 0]
+        elif of.form == "split":
+            views[part][block] = lying
+        elif of.form == "stacked":
+            views[0][part, block] = lying
+        elif of.form == "paired":
+            views[0][block, part] = lying
+        else:
+            half = of.head_size
+            views[0][block][..., part * half : (part + 1) * half] = lying
 
     def wrong(
         self,
@@ -109,16 +116,19 @@ class Node:
         """Which tokens in these blocks are not those of the source; the first few, in words."""
         of, found = self.layout, []
         count = len(source_blocks) * source.block_size if tokens is None else tokens
+        at = np.arange(count)
+        theirs = np.asarray(source_blocks)[at // source.block_size]
+        ours = np.asarray(blocks)[at // of.block_size]
         for layer in range(of.layers) if layers is None else layers:
             cells = canonical(of, self.views(layer))
-            for at in range(count):
-                theirs = source_blocks[at // source.block_size], at % source.block_size
-                ours = blocks[at // of.block_size], at % of.block_size
-                for part in range(of.parts):
-                    wanted = element(seed, layer, part, *theirs, self.heads(), of.head_size)
-                    if not np.array_equal(cells[part, ours[0], ours[1]], wanted):
-                        found.append(f"layer {layer}, part {part}, token {at} in block {ours[0]}")
-        return found[:5]
+            for part in range(of.parts):
+                wanted = elements(seed, layer, part, theirs, at % source.block_size, of)
+                same = (cells[part, ours, at % of.block_size] == wanted).all(axis=(1, 2))
+                found += [
+                    f"layer {layer}, part {part}, token {token} in block {ours[token]}"
+                    for token in np.flatnonzero(~same)[:3]
+                ]
+        return found
 
     def touched(self, but: Sequence[int]) -> list[int]:
         """Blocks, but these, that do not hold garbage alone any more."""

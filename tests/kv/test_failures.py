@@ -13,7 +13,8 @@ from omni_async.kv.consumer import KVConsumer
 from omni_async.kv.producer import KVProducer
 from omni_async.registry import register_backend
 from omni_async.testing.doubles import loopback
-from omni_async.testing.doubles.loopback import FAULTS, Fault
+from omni_async.testing.doubles.loopback import FAULTS
+from omni_async.testing.doubles.ordered import Fault
 from tests.ends import Ends, ends
 from tests.kv.nodes import Node, give_here, layout
 from tests.kv.test_transfer import SOURCE, TARGET, joined, pair
