@@ -19,7 +19,7 @@ from ..errors import ClosedError, OmniAsyncError, ProtocolError, TransferTimeout
 from ..model import Endpoint, Region
 from ..transport.guests import GuestLine
 from . import sending
-from .end import SETTLE_SECONDS, KVEnd, checked_request
+from .end import SETTLE_SECONDS, KVEnd, checked_blocks, checked_request, checked_text
 from .landing import Mappings
 from .layout import KVLayout
 from .plan import KVPlan, sources_of
@@ -129,16 +129,15 @@ class KVConsumer(KVEnd):
 
         Cancellation: safe; it is given up.
         """
+        self._ready()
         checked_request(request_id)
-        if self._closed:
-            raise ClosedError(f"the KVConsumer of {self.transport.endpoint} is closed")
         try:
             wanted = Mode(mode)
         except ValueError:
             raise UsageError(f"mode is 'write' or 'read', not {mode!r}") from None
         blocks = self._checked(request_id, block_ids)
         addresses = self._addresses(source, source_tp)
-        progress = KVProgress(request_id, blocks, self.layout.layers, self.deadlines, self._cancel)
+        progress = KVProgress(request_id, blocks, self.layout.layers, self.deadlines, self._give_up)
         for block in blocks:
             self._busy[block] = progress
         for address in addresses:
@@ -204,9 +203,11 @@ class KVConsumer(KVEnd):
             ranks: which of the producer's, one for each source, where they are not those from which this rank
                 would hear.
         """
+        self._ready()
         checked_request(request_id)
+        word = Decline(request_id, checked_text(reason))
         for address in self._addresses(source, source_tp, ranks):
-            self._declines.setdefault(address, []).append(Decline(request_id, reason))
+            self._declines.setdefault(address, []).append(word)
         self.flush()
 
     def leave(self, source: Source) -> bool:
@@ -231,6 +232,13 @@ class KVConsumer(KVEnd):
             block for block, progress in self._busy.items() if progress.error is not None
         )
 
+    def _ready(self) -> None:
+        self.here()
+        if self._closed:
+            raise ClosedError(f"the KVConsumer of {self.transport.endpoint} is closed")
+        if not self._opened:
+            raise UsageError("enter the KVConsumer first, by 'async with'")
+
     # --- sources ----------------------------------------------------------------------------------
 
     def _addresses(
@@ -246,8 +254,10 @@ class KVConsumer(KVEnd):
             items: list[Source] = list(ranks)
         elif isinstance(told, (Mapping, int, Endpoint)):
             items = [told]
-        else:
+        elif isinstance(told, Sequence) and not isinstance(told, (str, bytes, Endpoint)):
             items = list(told)
+        else:
+            raise UsageError(f"sources are told one by one, or in a list, not as {told!r}")
         if len(items) != len(ranks):
             raise UsageError(
                 f"this rank hears from {len(ranks)} ranks of its producer "
@@ -304,7 +314,7 @@ class KVConsumer(KVEnd):
     # --- blocks -----------------------------------------------------------------------------------
 
     def _checked(self, request_id: str, block_ids: Sequence[int]) -> list[int]:
-        blocks = [int(block) for block in block_ids]
+        blocks = checked_blocks(block_ids)
         KVPlan.of(self.layout, blocks, self.layout, blocks)  # finds what is wrong with them
         busy = [block for block in blocks if block in self._busy]
         if busy:
@@ -471,6 +481,10 @@ class KVConsumer(KVEnd):
         progress.stir()
         self._maybe_calm()
 
+    def _give_up(self, progress: KVProgress, error: OmniAsyncError) -> None:
+        self.here()
+        self._cancel(progress, error)
+
     def _cancel(self, progress: KVProgress, error: OmniAsyncError) -> None:
         if progress.done or progress.error is not None:
             return
@@ -535,12 +549,33 @@ class KVConsumer(KVEnd):
         return self._reading > 0
 
     async def settle(self) -> None:
-        await self._calm_down()
-        left = set(self._progress)
+        try:
+            await self._calm_down()
+            taken = self._take_all_away()
+            if taken:
+                await asyncio.sleep(GRACE)
+            for share in taken:
+                self.core.free(share)
+            self.flush()
+        finally:
+            self._end_all()
+
+    def _take_all_away(self) -> list[TakenShare]:
+        """From whoever may still write; returns the shares for which that could be done."""
+        mapped: set[TakenShare] = set()
         if self._mappings is not None:
-            left -= self._mappings.close()
+            mapped = self._mappings.close()
             self._mappings = None
-        left = {share for share in left if not (share.staged and self._slots.doubt(share))}
+        return [
+            share
+            for share in self._progress
+            if share in mapped or (share.staged and self._slots.doubt(share))
+        ]
+
+    def _end_all(self) -> None:
+        """Leave the lines; tell who waits for blocks of which nothing is known any more."""
+        self._take_all_away()
+        left = set(self._progress.values())
         if left:
             warnings.warn(
                 f"the KVConsumer of {self.transport.endpoint} was closed while "
@@ -549,6 +584,8 @@ class KVConsumer(KVEnd):
                 ResourceWarning,
                 stacklevel=2,
             )
+        for progress in left:
+            progress.leave_behind()
         for address in self._kept.values():
             self.guests.leave_line(address)
         self._kept.clear()

@@ -10,6 +10,7 @@ import abc
 import asyncio
 import itertools
 import math
+import operator
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
@@ -78,8 +79,9 @@ class KVEnd(abc.ABC):
         layout: of this rank's caches.
         caches: one item a layer (a tensor, or a pair of keys and values), or a :class:`KVMemory`. They are
             registered once, and read and written in place.
-        transfer_timeout: seconds in which something of a transfer has to move, once it has begun.
-        defer_timeout: seconds that this side waits for the other to take part.
+        transfer_timeout: seconds in which something of a transfer has to move, once it has begun; more than 0,
+            ``None`` for no limit.
+        defer_timeout: seconds that this side waits for the other to take part; the same.
 
     Raises:
         UsageError: a role, a backend or tensors that do not fit; says what does.
@@ -156,6 +158,21 @@ class KVEnd(abc.ABC):
             self.guests.dismiss(self)
             self.deadlines.close()
             self.unregister()
+
+    def here(self) -> None:
+        """Raise for a call from another thread, or another loop.
+
+        Raises:
+            UsageError: it is one.
+        """
+        try:
+            if asyncio.get_running_loop() is self.loop:
+                return
+        except RuntimeError:
+            pass
+        raise UsageError(
+            f"the {type(self).__name__} of {self.transport.endpoint} belongs to another event loop: call it there"
+        )
 
     @property
     def writes(self) -> bool:
@@ -340,12 +357,35 @@ def checked_request(request_id: object) -> str:
     Raises:
         UsageError: it is none.
     """
-    if not isinstance(request_id, str) or not request_id or len(request_id.encode()) > 1024:
+    try:
+        fits = isinstance(request_id, str) and 0 < len(request_id.encode()) <= 1024
+    except UnicodeEncodeError:
+        fits = False
+    if not fits or not isinstance(request_id, str):
         raise UsageError(
             "a request is known by a non-empty str of at most 1,024 bytes, the same on both sides (such as "
             f"the router's transfer_id), not {request_id!r}"
         )
     return request_id
+
+
+def checked_blocks(block_ids: object) -> list[int]:
+    """Numbers of blocks, as far as that can be told without a layout.
+
+    Raises:
+        UsageError: they are none.
+    """
+    try:
+        return [operator.index(block) for block in block_ids]  # type: ignore[attr-defined]
+    except TypeError:
+        raise UsageError(
+            f"blocks are whole numbers, in the order of the tokens, not {block_ids!r}"
+        ) from None
+
+
+def checked_text(text: object) -> str:
+    """What can be told to a peer: anything, as text."""
+    return str(text).encode(errors="replace").decode()
 
 
 def checked_layer(layer: object, layers: int) -> int:
@@ -369,6 +409,8 @@ def failed(error: OmniAsyncError) -> OmniAsyncError:
 
 def _limit(value: float, what: str) -> float:
     found = seconds(value, what)
+    if found == 0:
+        raise UsageError(f"{what} has to be more than 0 seconds, or None for no limit")
     return math.inf if found is None else found
 
 

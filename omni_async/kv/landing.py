@@ -97,7 +97,10 @@ class Mappings:
         for mapping in list(self._old):
             if mapping.told <= mapping.doubtful:
                 self._old.remove(mapping)
-                mapping.divert()
+                if mapping.told:
+                    mapping.divert()
+                else:
+                    mapping.close()
                 for share in list(mapping.doubtful):
                     self._freed(share)
 

@@ -20,7 +20,7 @@ from ..observe.log import get_logger
 from ..transport import DEFAULT
 from ..transport.guests import GuestLine
 from . import sending
-from .end import SETTLE_SECONDS, KVEnd, checked_request
+from .end import SETTLE_SECONDS, KVEnd, checked_blocks, checked_request, checked_text
 from .giving import GivenShare, Giving, Session, State
 from .plan import KVPlan, targets_of
 from .session import Event, KVSession
@@ -77,8 +77,11 @@ class KVProducer(KVEnd):
         self._sessions: dict[Session, KVSession] = {}
         self._moved: dict[Session, float] = {}
         """When something of a session moved last."""
-        self._watches: dict[Session, int] = {}
+        self._watches: dict[Session, tuple[float, int]] = {}
+        """When it is looked at whether it is late, and the token of that."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._computing: set[asyncio.Task[None]] = set()
+        """Those that wait for a device, and for nothing that moves."""
         self._under_way = 0
         self._idle: asyncio.Event | None = None
         self.left_behind = False
@@ -108,12 +111,9 @@ class KVProducer(KVEnd):
 
         Cancellation: safe.
         """
+        blocks = self._checked(block_ids, tokens)
         session = self._begin(request_id, Mode.READ, consumers)
-        try:
-            self.assign(session.core, block_ids, tokens)
-        except BaseException:
-            self._withdraw(session)
-            raise
+        self._assign(session.core, blocks, tokens)
         self.seal(session)
         return session
 
@@ -144,13 +144,17 @@ class KVProducer(KVEnd):
 
         Cancellation: safe; the session is given up.
         """
-        limit = self.defer_timeout if timeout is DEFAULT else seconds(timeout)
+        told = None if timeout is DEFAULT else seconds(timeout)
+        limit = self.defer_timeout if timeout is DEFAULT else math.inf if told is None else told
+        blocks = None if block_ids is None else self._checked(block_ids, tokens)
         session = self._begin(request_id, Mode.WRITE, consumers)
+        session.patience = limit or self.defer_timeout
         try:
-            if block_ids is not None:
-                self.assign(session.core, block_ids, tokens)
-            if limit != 0:
-                await self._first(session, math.inf if limit is None else limit)
+            if blocks is not None:
+                self._assign(session.core, blocks, tokens)
+            if limit:
+                self._watch(session.core)
+                await session.asked_for()
         except BaseException:
             self._withdraw(session)
             raise
@@ -163,13 +167,15 @@ class KVProducer(KVEnd):
 
         Where a session has begun, its blocks may be freed when :meth:`KVSession.delivered` raises.
         """
+        self.here()
         checked_request(request_id)
+        text = checked_text(reason)
         found = core or self.core.sessions.get(request_id)
         if found is None:
-            self.core.abort(request_id, reason)
-            self.loop.call_later(min(self.defer_timeout, 3600.0), self.core.forget, request_id)
+            self.core.abort(request_id, text)
+            self._forget_later(request_id)
         else:
-            self.core.fail(found, Reason.ABORTED, reason)
+            self.core.fail(found, Reason.ABORTED, text)
         self.flush()
 
     @property
@@ -181,14 +187,20 @@ class KVProducer(KVEnd):
 
     def check(self, session: KVSession) -> None:
         """Raise for a call from another loop."""
-        if asyncio.get_running_loop() is not self.loop:
-            raise UsageError(f"{session!r} belongs to another event loop")
+        self.here()
 
     def assign(self, core: Session, block_ids: Sequence[int], tokens: int | None) -> None:
         """See :meth:`KVSession.assign`."""
-        blocks = [int(block) for block in block_ids]
+        self._assign(core, self._checked(block_ids, tokens), tokens)
+
+    def _checked(self, block_ids: Sequence[int], tokens: int | None) -> list[int]:
+        self.here()
+        blocks = checked_blocks(block_ids)
         # The plan of a cache with itself finds what is wrong with the blocks.
         KVPlan.of(self.layout, blocks, self.layout, blocks, tokens=tokens)
+        return blocks
+
+    def _assign(self, core: Session, blocks: list[int], tokens: int | None) -> None:
         self.core.assign(core, blocks, ALL if tokens is None else tokens)
         self.flush()
 
@@ -217,7 +229,7 @@ class KVProducer(KVEnd):
             self.flush()
             return
         session.coming(1)
-        self._spawn(self._after(session, layer, event))
+        self._spawn(self._after(session, layer, event), self._computing)
 
     async def _after(self, session: KVSession, layer: int, event: Event) -> None:
         try:
@@ -234,8 +246,11 @@ class KVProducer(KVEnd):
         checked_request(request_id)
         if isinstance(consumers, bool) or not isinstance(consumers, int) or consumers < 1:
             raise UsageError(f"consumers has to be a whole number of at least 1, not {consumers!r}")
+        self.here()
         if self._closed:
             raise ClosedError(f"the KVProducer of {self.transport.endpoint} is closed")
+        if not self._opened:
+            raise UsageError("enter the KVProducer first, by 'async with'")
         core = self.core.open(request_id, mode, consumers)
         session = self._sessions[core] = KVSession(self, core)
         self._moved[core] = self.loop.time()
@@ -248,56 +263,50 @@ class KVProducer(KVEnd):
         self.core.fail(session.core, Reason.ABORTED, "its producer gave it up before it began")
         self.flush()
 
-    async def _first(self, session: KVSession, limit: float) -> None:
-        token = None
-        if limit < math.inf:
-            text = f"no consumer has asked for it within {limit:g} s"
-            token = self.deadlines.add(
-                self.loop.time() + limit,
-                lambda: self._expire(session.core, text) if not session.asked else None,
-            )
-        try:
-            await session.asked_for()
-        finally:
-            if token is not None:
-                self.deadlines.discard(token)
-
     # --- time limits ------------------------------------------------------------------------------
 
     def _watch(self, core: Session) -> None:
-        old = self._watches.pop(core, None)
-        if old is not None:
-            self.deadlines.discard(old)
-        due = self._due(core)
+        """Look at it when it is due; not later than that, and mostly not sooner."""
+        known, due = self._watches.get(core), self._due(core)
+        if known is not None:
+            if known[0] <= due < math.inf:
+                return  # it is looked at before, and then again
+            self.deadlines.discard(known[1])
+            del self._watches[core]
         if due < math.inf:
-            self._watches[core] = self.deadlines.add(due, partial(self._look_at, core))
+            self._watches[core] = due, self.deadlines.add(due, partial(self._look_at, core))
 
     def _due(self, core: Session) -> float:
         """When it is given up, if nothing moves until then."""
-        if core.state >= State.DELIVERED:
+        session = self._sessions.get(core)
+        if core.state >= State.DELIVERED or session is None:
             return math.inf
-        whole = 0 < core.expected <= len(core.shares)
-        if not whole:
+        if not core.shares:
+            return session.since + session.patience
+        if len(core.shares) < core.expected:
             return self._moved[core] + self.defer_timeout
         if core.state is State.SEALED:
             return self._moved[core] + self.transfer_timeout
         return math.inf  # the model computes
 
     def _look_at(self, core: Session) -> None:
-        self._watches.pop(core, None)
-        if core.state < State.DELIVERED and self._due(core) <= self.loop.time():
-            asked = len(core.shares)
-            landed = sum(len(share.landed) for share in core.shares)
-            if 0 < core.expected <= asked:
-                text = f"nothing has moved for {self.transfer_timeout:g} s, {landed} layers have landed"
-            else:
-                wanted = f"of {core.expected} " if core.expected else ""
-                text = (
-                    f"{asked} {wanted}consumers have asked for it within {self.defer_timeout:g} s"
-                )
-            self._expire(core, text)
-        else:
+        del self._watches[core]
+        if self._due(core) > self.loop.time():
             self._watch(core)
+            return
+        asked = len(core.shares)
+        landed = sum(len(share.landed) for share in core.shares)
+        if 0 < core.expected <= asked:
+            text = f"nothing has moved for {self.transfer_timeout:g} s, {landed} layers have landed"
+        elif asked:
+            text = f"{asked} of {core.expected} consumers have asked for it within {self.defer_timeout:g} s"
+        else:
+            text = f"0 consumers have asked for it within {self._sessions[core].patience:g} s"
+        self._expire(core, text)
+
+    def _forget_later(self, request_id: str) -> None:
+        limit = min(self.defer_timeout, 3600.0)
+        self.deadlines.add(self.loop.time() + limit, partial(self.core.forget, request_id))
 
     def _expire(self, core: Session, text: str) -> None:
         self.core.fail(core, Reason.TIMEOUT, text)
@@ -376,13 +385,12 @@ class KVProducer(KVEnd):
         session.stir()
         if core.over:
             del self._sessions[core], self._moved[core]
-            token = self._watches.pop(core, None)
-            if token is not None:
-                self.deadlines.discard(token)
+            watch = self._watches.pop(core, None)
+            if watch is not None:
+                self.deadlines.discard(watch[1])
             if core.state is State.FAILED:
-                limit = min(self.defer_timeout, 3600.0)
-                self.loop.call_later(limit, self.core.forget, core.request_id)
-        elif core not in self._watches:
+                self._forget_later(core.request_id)
+        else:
             self._watch(core)
 
     def _write(self, share: GivenShare, layer: int, room: Room | None) -> None:
@@ -400,7 +408,7 @@ class KVProducer(KVEnd):
             text = f"a landing slot of {room.nbytes} bytes for {plan.nbytes}"
             self.loop.call_soon(self._written, share, layer, text)
         elif sending.through_buffers(plan):
-            self._spawn(self._gathered(peer.line, share, layer, room))
+            self._spawn(self._gathered(peer.line, share, layer, room), self._tasks)
         else:
             moves = sending.into_room(plan, self.caches, layer, room)
             self._move(peer.line, share, layer, moves)
@@ -416,6 +424,10 @@ class KVProducer(KVEnd):
         except OmniAsyncError as error:
             self._written(share, layer, f"no buffer to gather it: {error}")
             return
+        if share.reason is not None:  # it was given up while there was no room
+            lease.drop()
+            self._written(share, layer, "it was given up")
+            return
         lease.pin()
 
         def ended(problem: str | None) -> None:
@@ -426,11 +438,11 @@ class KVProducer(KVEnd):
         try:
             executor = self.guests.wiring.executor
             await executor.finish(sending.gathered, plan, self.caches, layer, lease.address)
-        except (OmniAsyncError, asyncio.CancelledError) as error:
+        except BaseException as error:
             ended(f"it could not be gathered: {error!r}")
-            if isinstance(error, asyncio.CancelledError):
-                raise
-            return
+            if isinstance(error, OmniAsyncError):
+                return
+            raise
         line.move([Move(lease.address, room.region, room.offset, plan.nbytes)], ended)
 
     def _written(self, share: GivenShare, layer: int, problem: str | None) -> None:
@@ -440,10 +452,10 @@ class KVProducer(KVEnd):
         if not self._under_way and self._idle is not None:
             self._idle.set()
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Any, tasks: set[asyncio.Task[None]]) -> None:
         task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     # --- closing ----------------------------------------------------------------------------------
 
@@ -465,5 +477,7 @@ class KVProducer(KVEnd):
                 session.stir()
 
     def unregister(self) -> None:
+        for task in self._computing:
+            task.cancel()
         if not self._under_way:  # else the engine may still read: its regions go with it
             super().unregister()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._aio.deadline import Deadlines, seconds
-from ..errors import OmniAsyncError, TransferCancelled, TransferTimeout
+from ..errors import ClosedError, OmniAsyncError, TransferCancelled, TransferTimeout
 from ..transport import DEFAULT
 from .end import checked_layer, failed
 from .taking import Step, TakenShare
@@ -43,6 +43,7 @@ class KVProgress:
         self.shares: list[TakenShare] = []
         self.error: OmniAsyncError | None = None
         self._waiting: list[asyncio.Future[None]] = []
+        self._left_behind = False
 
     # --- facts ------------------------------------------------------------------------------------
 
@@ -122,11 +123,17 @@ class KVProgress:
 
         Raises:
             TransferTimeout: this wait's own time is over, and they may not.
+            ClosedError: the consumer was closed, and nobody can tell any more when they may.
 
         Cancellation: safe.
         """
         deadline = self._deadline(timeout)
         while not (self.free and (self.done or self.error is not None)):
+            if self._left_behind:
+                raise ClosedError(
+                    f"request {self.request_id!r}: its consumer was closed, and something may still land in its "
+                    "blocks: do not use them again"
+                )
             await self._change(deadline, "the last write")
 
     def cancel(self, reason: str = "cancelled by its consumer") -> None:
@@ -144,6 +151,11 @@ class KVProgress:
             if not future.done():
                 future.set_result(None)
         self._waiting.clear()
+
+    def leave_behind(self) -> None:
+        """Its consumer is closed, and the end of what may still land will not be known."""
+        self._left_behind = True
+        self.stir()
 
     def _deadline(self, timeout: Any) -> float | None:
         limit = None if timeout is DEFAULT else seconds(timeout)

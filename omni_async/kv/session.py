@@ -43,6 +43,9 @@ class KVSession:
         self._producer = producer
         self.core = core
         self._changed: list[asyncio.Future[None]] = []
+        self.since = producer.loop.time()
+        self.patience = producer.defer_timeout
+        """Seconds in which the first consumer has to ask."""
         self._coming = 0
         """Layers whose events are waited for."""
 

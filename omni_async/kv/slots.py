@@ -66,7 +66,8 @@ class Slots:
     def arrived(self, share: TakenShare, layers: list[int], slots: list[int]) -> None:
         """Layers were written to slots: lay them out."""
         own = self._shares.get(share)
-        if own is None or len(slots) != len(layers) or not own.written.keys() >= set(slots):
+        told = own.written if own is not None else {}
+        if own is None or len({*slots}) != len(layers) or not told.keys() >= {*slots}:
             self._core.copied(share, layers, f"slots {slots} were not told")
             return
         for layer, slot in zip(layers, slots, strict=True):

@@ -50,7 +50,7 @@ OFTEN = {
     "close_producer": 0.2,
     "settle": 2,
 }
-"""How often each step is taken, of all together."""
+"""How often each step is taken usually, of all together."""
 
 
 def walk(kind: str, seed: int, steps: int) -> int:
@@ -62,14 +62,19 @@ def walk(kind: str, seed: int, steps: int) -> int:
     Raises:
         Broken: with the shortest story that was found for the same failure.
     """
-    chance = random.Random(seed)
-    names = chance.choices(list(OFTEN), list(OFTEN.values()), k=steps)
-    story = [random_step(chance, name) for name in names]
+    story = story_of(seed, steps)
     reason, done = _play(kind, story)
     if reason is not None:
         again = functools.partial(tell, kind)
         raise Broken(reason, f"CacheWorld(**{KINDS[kind]})", shorten(story, reason, again))
     return done
+
+
+def story_of(seed: int, steps: int) -> list[Step]:
+    """Each story has steps that it likes, and others that it hardly takes: so it goes deeper somewhere."""
+    chance = random.Random(seed)
+    often = [usual * chance.choice([0.3, 1, 1, 3]) for usual in OFTEN.values()]
+    return [random_step(chance, name) for name in chance.choices(list(OFTEN), often, k=steps)]
 
 
 def tell(kind: str, story: list[Step]) -> str | None:

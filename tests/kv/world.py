@@ -683,6 +683,14 @@ class CacheWorld:
             if write.taker.alive and not write.got.torn:
                 free = write.got.freed
                 assert not free, f"layer {write.layer} may still land, and its blocks are free"
+        for giver in self.all_givers:
+            for share in giver.core._shares.values():
+                living = share.reason is None or share.under_way
+                assert living, f"{share} has failed, nothing of it is under way, and it is kept"
+            for session in giver.core.sessions.values():
+                assert len(session.shares) <= max(session.expected, 1), "more than it was for"
+                failed = any(share.reason is not None for share in session.shares)
+                assert not failed or session.state > State.DELIVERED, "it can never be whole"
         for taker in self.takers.values():
             for got in taker.got:
                 if got.done and taker.owners.get(got.blocks[0]) is got:
