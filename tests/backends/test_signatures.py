@@ -46,8 +46,8 @@ def mori_drift(api: str, library: bytes, engine: str, module: str) -> list[str]:
 @pytest.fixture(params=list(MORI))
 def mori_parts(request: pytest.FixtureRequest) -> tuple[str, bytes, str, str]:
     found = wheel("amd_mori", MORI[request.param])
-    library = found.bytes("mori/libmori_pybinds.so")
-    return request.param, library, *map(found.text, ("mori/io/engine.py", "mori/io/__init__.py"))
+    engine, module = map(found.text, ("mori/io/engine.py", "mori/io/__init__.py"))
+    return request.param, found.bytes("mori/libmori_pybinds.so"), engine, module
 
 
 def test_the_double_of_mori_has_nothing_that_the_wheel_has_not(

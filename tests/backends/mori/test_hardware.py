@@ -96,9 +96,13 @@ async def exchange(namespace: str, sender: Mapping[str, Any], receiver: Mapping[
                 got = await asyncio.gather(
                     *(rx.get("0", "1", f"k{size}", timeout=30) for size in SIZES)
                 )
-                for size, delivery in zip(SIZES, got, strict=True):
-                    assert np.array_equal(_on_host(delivery.value), pattern_array(size, turn))
-                del delivery, got
+                pairs = zip(SIZES, got, strict=True)
+                right = [
+                    np.array_equal(_on_host(one.value), pattern_array(size, turn))
+                    for size, one in pairs
+                ]
+                assert all(right)
+                del pairs, got
                 await quiet(rx)
                 await settle(tx)
             await _lost(peer, tx, rx)

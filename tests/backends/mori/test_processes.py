@@ -173,9 +173,9 @@ async def test_ranks_of_two_stages(namespace: str) -> None:
                 got = await asyncio.gather(
                     *(rx.get("0", "1", "k", timeout=10) for rx in (zero, one))
                 )
-                for rank, delivery in enumerate(got):
-                    assert (delivery.value == pattern_array(NBYTES, rank)).all()
-                del delivery, got
+                pairs = enumerate(got)
+                assert all((one.value == pattern_array(NBYTES, n)).all() for n, one in pairs)
+                del pairs, got
                 told = [await tx.health() for tx in senders] + [zero.health(), one.health()]
                 keys = {health.extra["engine_key"] for health in told}
                 assert len(keys) == 4
