@@ -92,7 +92,8 @@ async def send_kv(
         UsageError: caches or blocks that are not there or are no caches; a warm-up's id.
         ConfigError: heads do not divide among the receiving ranks.
         EncodeError: the format cannot hold it.
-        Besides what :meth:`omni_async.Transport.put` raises. Then nothing is on offer any more.
+
+    It raises what :meth:`omni_async.Transport.put` does, too. Then nothing of the request is on offer any more.
 
     Cancellation: safe; a cancelled call leaves nothing on offer.
     """
@@ -177,7 +178,8 @@ async def receive_kv(
         ProtocolError: what has come is no whole cache, or belongs to another request or rank.
         DecodeError: it makes no sense.
         UsageError: several senders, and nothing that tells where they are.
-        Besides what :meth:`omni_async.Transport.get` raises.
+
+    It raises what :meth:`omni_async.Transport.get` does, too.
 
     Cancellation: as of :meth:`omni_async.Transport.get`: a cache of which a rank's share had come by then is lost.
     """
@@ -210,7 +212,9 @@ async def receive_family(
     Returns:
         ``None`` at once for a warm-up.
 
-    Raises and cancellation: as for :func:`receive_kv`.
+    It raises what :func:`receive_kv` does.
+
+    Cancellation: as of :func:`receive_kv`.
     """
     if is_warm_up(request_id):
         return None

@@ -6,29 +6,24 @@ Never: waits for the vendor on the event loop, decides how long somebody waits.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ..._aio.executor import OwnedExecutor
-from ...abc.store import Gone, Piece, Store
+from ...abc.store import Gone, Piece
 from ...errors import EngineFault, KeyExists, PayloadTooLarge, PoolExhausted, UsageError
 from ...model import Region
+from ..threaded_store import ThreadedStore
 from .client import Client
 from .codes import ABSENT, BUSY, NAME, NO_ROOM, NOT_THERE, fault
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 THREADS = 8
 """Calls at a time. They wait more than they work."""
 ASKED_AT_ONCE = 1000
 """Names in one question: the master is held up by it, 0.3 ms by so many."""
-_PATIENCE = 1.5
 
 
-class MooncakeStore(Store):
+class MooncakeStore(ThreadedStore):
     """A transport's use of this process's client.
 
     An object lies in this client's own segment where there is one with room, else in somebody else's. It is never
@@ -40,14 +35,13 @@ class MooncakeStore(Store):
     question = 2000
 
     def __init__(self, client: Client) -> None:
+        super().__init__("mooncake-store", THREADS)
         self._client = client
         settings = client.settings
         self.address = settings.master
         self.pins = settings.protocol != "tcp"
         self._segment = settings.segment
         self._largest = 0
-        self._executor = OwnedExecutor("mooncake-store", THREADS)
-        self._under_way: set[asyncio.Future[Any]] = set()
         self._regions: dict[int, Region] = {}
         self._ids = itertools.count(1)
 
@@ -72,20 +66,6 @@ class MooncakeStore(Store):
         if self._regions.pop(region.id, None) is not None:
             self._client.unregister(region.address)
 
-    def put(
-        self, name: str, pieces: Sequence[Piece], *, ttl: float, timeout: float
-    ) -> Awaitable[None]:
-        return self._run(self._put, name, pieces)
-
-    def get(self, name: str, address: int, room: int, *, timeout: float) -> Awaitable[int | None]:
-        return self._run(self._get, name, address, room)
-
-    def contains(self, names: Sequence[str]) -> Awaitable[list[bool]]:
-        return self._run(self._contains, names)
-
-    def delete(self, names: Sequence[str], *, own: bool = False) -> Awaitable[list[Gone]]:
-        return self._run(self._delete, names, own)
-
     def health(self) -> Mapping[str, Any]:
         settings = self._client.settings
         return {
@@ -95,22 +75,11 @@ class MooncakeStore(Store):
             "protocol": settings.protocol,
         }
 
-    async def close(self) -> None:
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=_PATIENCE)
-        self.abort()
-
     def abort(self) -> None:
         self._executor.close()
         if not self._under_way:
             for region in list(self._regions.values()):
                 self.unregister(region)
-
-    def _run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        job = self._executor.run(call, *args, **kwargs)
-        self._under_way.add(job)
-        job.add_done_callback(self._under_way.discard)
-        return job
 
     # --- in threads -------------------------------------------------------------------------------
 

@@ -163,7 +163,7 @@ def _views(pieces: Sequence[Piece]) -> Iterator[memoryview]:
 
 @contextlib.contextmanager
 def _opened(path: str, how: int) -> Iterator[int]:
-    opened = os.open(path, how | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    opened = os.open(path, how | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:
         yield opened
     finally:

@@ -8,27 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Sequence
 
-from ..._aio.executor import OwnedExecutor
-from ...abc import Gone, Piece, Store
+from ...abc import Gone, Piece
 from ...errors import EngineFault, KeyExists, PoolExhausted, UsageError
 from ...model import Region, Role
+from ..threaded_store import ThreadedStore
 from . import segment_files as files
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 NAME = "SharedMemoryConnector"
 THREADS = 2
 BUSY_SECONDS = 0.005
 """For so long what somebody had locked counts as absent: the next look does not come at once."""
 _SEPARATOR = "\0"
-_PATIENCE = 1.5
 
 
-class SegmentStore(Store):
+class SegmentStore(ThreadedStore):
     """One end's use of the segments of this host.
 
     What a sender has put, and nobody has fetched, is deleted when it closes: shared memory has no owner that
@@ -40,11 +35,10 @@ class SegmentStore(Store):
     outlives = False
 
     def __init__(self, role: Role) -> None:
+        super().__init__("omni-async-segments", THREADS)
         self._loop = asyncio.get_running_loop()
         self._sends = role == "sender"
-        self._executor = OwnedExecutor("omni-async-segments", THREADS)
         self._ids = itertools.count(1)
-        self._under_way: set[asyncio.Future[Any]] = set()
         self._known: dict[str, files.Identity] = {}
         """Identities of what a sender has put, or a receiver has read."""
         self._busy: dict[str, float] = {}
@@ -70,38 +64,15 @@ class SegmentStore(Store):
     def unregister(self, region: Region) -> None:
         pass
 
-    def put(
-        self, name: str, pieces: Sequence[Piece], *, ttl: float, timeout: float
-    ) -> Awaitable[None]:
-        return self._run(self._put, name, pieces)
-
-    def get(self, name: str, address: int, room: int, *, timeout: float) -> Awaitable[int | None]:
-        return self._run(self._get, name, address, room)
-
-    def contains(self, names: Sequence[str]) -> Awaitable[list[bool]]:
-        return self._run(self._contains, names)
-
-    def delete(self, names: Sequence[str], *, own: bool = False) -> Awaitable[list[Gone]]:
-        return self._run(self._delete, names)
-
     async def close(self) -> None:
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=_PATIENCE)
         if self._sends and self._known:
-            job = self._run(self._sweep)
-            await asyncio.wait([job], timeout=_PATIENCE / 3)
-        self._executor.close()
+            self._run(self._sweep)
+        await super().close()
 
     def abort(self) -> None:
         self._executor.close()
         if self._sends:
             self._sweep()
-
-    def _run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        job = self._executor.run(call, *args, **kwargs)
-        self._under_way.add(job)
-        job.add_done_callback(self._under_way.discard)
-        return job
 
     # --- in threads -------------------------------------------------------------------------------
 
@@ -126,6 +97,7 @@ class SegmentStore(Store):
             raise _fault(f"cannot get {name}", error) from error
         self._busy.pop(name, None)
         if found is None:
+            self._known.pop(name, None)
             return None
         self._known[name] = found.identity
         return found.nbytes
@@ -134,7 +106,7 @@ class SegmentStore(Store):
         recently = self._loop.time() - BUSY_SECONDS
         return [self._busy.get(name, 0) < recently and files.is_there(name) for name in names]
 
-    def _delete(self, names: Sequence[str]) -> list[Gone]:
+    def _delete(self, names: Sequence[str], own: bool) -> list[Gone]:
         ends = []
         for name in names:
             try:
@@ -147,7 +119,7 @@ class SegmentStore(Store):
         return ends
 
     def _sweep(self) -> None:
-        self._delete(list(self._known))
+        self._delete(list(self._known), True)
 
 
 def _fault(what: str, error: OSError) -> EngineFault:

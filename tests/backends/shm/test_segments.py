@@ -312,3 +312,10 @@ async def test_a_host_without_such_memory(monkeypatch: pytest.MonkeyPatch, names
     with pytest.raises(BackendUnavailable, match="named shared memory needs"):
         async with omni_async.open_transport(spec, role="sender", stage="0", namespace=namespace):
             pass
+
+
+def test_what_is_no_file_holds_nobody_up(folder: Path) -> None:
+    os.mkfifo(folder / "k")
+    (folder / "shm_k_lockfile.lock").touch()
+    with pytest.raises(OSError, match="no segment"):
+        got("k")
