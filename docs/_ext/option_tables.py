@@ -1,6 +1,6 @@
 """Sphinx directives that write the options reference from the models and the table of knobs.
 
-In: a connector's name or alias, or ``every`` or ``addressed`` for what several share. Out: tables.
+In: a connector's name or alias, ``every`` or ``addressed`` for what several share, ``kv-instance``. Out: tables.
 Never: says anything that the models do not.
 """
 
@@ -11,13 +11,19 @@ from collections.abc import Iterable, Sequence
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
+from pydantic import BaseModel
 from sphinx.application import Sphinx
 
 from omni_async import registry
 from omni_async.abc import AddressedOptions, Options
 from omni_async.deploy.knobs import KNOBS, kind_of
+from omni_async.kv.control import KVOptions
 
-SHARED: dict[str, type[Options]] = {"every": Options, "addressed": AddressedOptions}
+SHARED: dict[str, type[BaseModel]] = {
+    "every": Options,
+    "addressed": AddressedOptions,
+    "kv-instance": KVOptions,
+}
 OPTIONS = (("option", 20), ("takes", 24), ("default", 14), ("both ends", 8), ("meaning", 44))
 KNOB = (("knob", 30), ("takes", 20), ("meaning", 50))
 LATER = (
@@ -28,14 +34,14 @@ LATER = (
 Row = list[list[nodes.Node]]
 
 
-def option_rows(model: type[Options]) -> list[Row]:
+def option_rows(model: type[BaseModel]) -> list[Row]:
     """The options that this model adds or changes, in its order."""
     return [_option_row(model, name) for name in own_options(model)]
 
 
-def own_options(model: type[Options]) -> list[str]:
+def own_options(model: type[BaseModel]) -> list[str]:
     """Names of options that no base of the model has in the same words."""
-    bases = [base for base in model.__mro__[1:] if issubclass(base, Options)]
+    bases = [base for base in model.__mro__[1:] if issubclass(base, BaseModel)]
     inherited = bases[0].model_fields if bases else {}
     return [
         name
@@ -46,7 +52,7 @@ def own_options(model: type[Options]) -> list[str]:
     ]
 
 
-def _option_row(model: type[Options], name: str) -> Row:
+def _option_row(model: type[BaseModel], name: str) -> Row:
     field = model.model_fields[name]
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     unit = f", in {extra['unit']}" if extra.get("unit") else ""
@@ -54,7 +60,7 @@ def _option_row(model: type[Options], name: str) -> Row:
         [nodes.literal(text=name)],
         text(coded(kind_of(field)) + unit),
         [nodes.literal(text=repr(field.default))] if field.default is not None else text("–"),
-        text("agree" if name in model.edge_wide() else ""),
+        text("agree" if extra.get("edge_wide") else ""),
         text(field.description or ""),
     ]
 
