@@ -10,18 +10,19 @@ import asyncio
 import contextlib
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
 from ..abc import Revoke
 from ..errors import ClosedError, OmniAsyncError, ProtocolError, TransferTimeout, UsageError
-from ..model import Endpoint, Region
+from ..model import Endpoint, Region, Verb
 from ..transport.guests import GuestLine
 from . import sending
-from .end import SETTLE_SECONDS, KVEnd, checked_blocks, checked_request, checked_text
+from .end import SETTLE_SECONDS, KVEnd, Peer, checked_blocks, checked_request, checked_text
 from .landing import Mappings
 from .layout import KVLayout
+from .mapped import carry_layers
 from .plan import KVPlan, sources_of
 from .progress import KVProgress
 from .slots import Slots
@@ -97,6 +98,7 @@ class KVConsumer(KVEnd):
         self._watches: dict[KVProgress, int] = {}
         self._declines: dict[str, list[Decline]] = {}
         self._reading = 0
+        self._tasks: set[asyncio.Task[None]] = set()
         self._calm: asyncio.Event | None = None
 
     # --- the caller -------------------------------------------------------------------------------
@@ -428,12 +430,34 @@ class KVConsumer(KVEnd):
         if peer is None:
             self.loop.call_soon(self._was_read, share, layers, "the producer has gone")
             return
+        if self.guests.verb is Verb.MAP:
+            self._spawn(self._carry(peer, share, layers))
+            return
         moves = [
             move
             for layer in layers
             for move in sending.reading(share.plan, self.caches, layer, peer.meet.spots)
         ]
         peer.line.move(moves, partial(self._was_read, share, layers))
+
+    async def _carry(self, peer: Peer, share: TakenShare, layers: list[int]) -> None:
+        problem: str | None = "it was cancelled"
+        try:
+            problem = await carry_layers(
+                self.guests.wiring.executor,
+                share.plan,
+                self.caches,
+                layers,
+                peer.meet.spots,
+                peer.line,
+            )
+        finally:
+            self._was_read(share, layers, problem)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _was_read(self, share: TakenShare, layers: list[int], problem: str | None) -> None:
         self._reading -= 1

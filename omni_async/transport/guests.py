@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from ..abc import Channel
+from ..abc import Channel, RemoteRegion
 from ..errors import UsageError
 from ..model import Endpoint, Move, Region, Role, Verb
 from ..pool import Pool
@@ -34,6 +34,11 @@ class GuestLine(Protocol):
     @property
     def address(self) -> str:
         """(receiver) What :meth:`Guests.keep_line` returned; empty at a sender."""
+        ...
+
+    def region(self, number: int) -> RemoteRegion | None:
+        """A region that the peer has announced, and not withdrawn. With MAP its memory is there for as long
+        as somebody holds this value; no further than its length."""
         ...
 
     def say(self, topic: str, body: bytes) -> None:
@@ -207,12 +212,18 @@ def end_for_guests(
 class OpenLine:
     """A :class:`GuestLine` over a channel."""
 
-    def __init__(self, channel: Channel, move: Any, address: str = "") -> None:
+    def __init__(
+        self, channel: Channel, move: Any, known: Mapping[int, RemoteRegion], address: str = ""
+    ) -> None:
         self.address = address
         self._channel = channel
         self._move = move
+        self._known = known
         self.peer = channel.peer
         self.name = channel.name
+
+    def region(self, number: int) -> RemoteRegion | None:
+        return self._known.get(number)
 
     def say(self, topic: str, body: bytes) -> None:
         self._channel.send(Aside(topic, body))

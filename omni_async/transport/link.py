@@ -158,7 +158,7 @@ class Link:
         self.core.connected()
         reads = PeerMoves(wiring, reader_of(wiring), self.incarnation, self.known, self.rest)
         self.guest_line = OpenLine(
-            channel, lambda moves, ended: reads.add(moves, None, ended), self.address
+            channel, lambda moves, ended: reads.add(moves, None, ended), self.known, self.address
         )
         open_for_guests(wiring, self.guest_line)
         self.pump()

@@ -70,7 +70,11 @@ class Receivers:
             word, fds = self._wiring.regions()
             if word.added:
                 channel.send(word, fds)
-        line = self._lines[self._last] = OpenLine(channel, partial(self._guest_move, self._last))
+        line = self._lines[self._last] = OpenLine(
+            channel,
+            partial(self._guest_move, self._last),
+            self._remote.setdefault(self._last, {}),
+        )
         open_for_guests(self._wiring, line)
 
     def received(self, channel: Channel, message: Message, fds: list[int]) -> None:
