@@ -120,7 +120,7 @@ class Offer(Message, tag=4):
 class Pull(Message, tag=5):
     op: int
     places: list[PlaceWord]
-    """One per place of the offer, in order."""
+    """One per place of the offer, in order. None where all was READ already: is it still mine?"""
 
 
 class Done(Message, tag=6):

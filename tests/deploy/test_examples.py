@@ -6,6 +6,7 @@ from pathlib import Path
 
 from omni_async import registry
 from omni_async.backends.mori import MoriTransferEngineOptions
+from omni_async.backends.yuanrong_te import YuanrongTransferEngineOptions
 from omni_async.deploy import Deploy, load_deploy
 
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
@@ -69,6 +70,16 @@ def test_gpus_of_one_node() -> None:
         assert (options.backend_type, options.memory_pool_device) == ("xgmi", "cuda")
         assert wire.sender.knobs == {"codec_chunk_frames": 25, "codec_left_context_frames": 25}
     assert [plan.others["devices"] for plan in deploy.stages.values()] == ["0", "1", "2"]
+
+
+def test_npus_of_two_hosts() -> None:
+    deploy = loaded("ascend_two_hosts.yaml")
+    assert edges(deploy) == {"0->1": "YuanrongTransferEngineConnector"}
+    [wire] = deploy.wires
+    options = registry.options_for("yuanrong-te").model_validate(wire.sender.options)
+    assert isinstance(options, YuanrongTransferEngineOptions)
+    assert (options.protocol, options.rpc_port, options.device_name) == ("ascend", "auto", "auto")
+    assert [plan.host for plan in deploy.stages.values()] == ["node-a", "node-b"]
 
 
 def test_twelve_stages() -> None:

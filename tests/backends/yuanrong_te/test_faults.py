@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import omni_async
-from omni_async.errors import EngineFault, PeerLost, TransferTimeout
+from omni_async.errors import EngineFault, PeerLost, ProtocolError, TransferTimeout
 from omni_async.registry import register_backend
+from omni_async.rendezvous.zmq_line import ZmqLine
 from omni_async.testing.doubles.ordered import ORDERED, Fault
 from omni_async.testing.doubles.yuanrong_te import YuanrongTransferEngineDouble
 from omni_async.testing.leaks import no_leaks, quiet
@@ -87,7 +88,10 @@ async def apart(pipeline: Ends, peer: PeerProcess, away: Any, **extra: Any) -> A
             words = pipeline.options(away, stages[away], **extra)
             side = await peer.open("away", CONNECTOR, target=TARGET, **words)
             async with pipeline.open(here, stages[here], **extra) as transport:
-                yield Apart(transport, side, peer)
+                try:
+                    yield Apart(transport, side, peer)
+                finally:
+                    ORDERED.clear()  # nothing ends while a read is stuck
                 if peer.alive:
                     await side.close()
 
@@ -295,6 +299,32 @@ async def test_a_receiver_that_was_given_up_believes_nothing_that_it_read(
             assert got.wrong is None
     finally:
         peer.close()
+
+
+async def test_what_a_receiver_reads_that_was_given_up_without_hearing_of_it(
+    pipeline: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its line stands as far as it knows, and its read ends well; the source is somebody else's by then."""
+    async with pipeline.open("sender", "0") as tx, pipeline.open("receiver", "1") as rx:
+        await tx.put("0", "1", "k", pattern_array(NBYTES, 1))
+        ORDERED.order(Fault("stuck"))
+        getting = asyncio.create_task(rx.get("0", "1", "k", timeout=2))
+        try:
+            await ORDERED.until_stuck()
+            receivers = tx._sending.receivers
+            [line] = receivers.channels.values()
+            with monkeypatch.context() as patch:
+                patch.setattr(ZmqLine, "close", lambda self: None)  # the word of the end is lost
+                receivers.ended(line, ProtocolError("silent for too long"))
+            await tx.cleanup("k")
+            await quiet(tx)
+            await tx.put("0", "1", "other", pattern_array(NBYTES, 2))  # where the other one lay
+        finally:
+            ORDERED.release()
+        with pytest.raises((TransferTimeout, PeerLost)):
+            await getting
+        await quiet(rx)
+        line.close()
 
 
 async def _dropped(rx: RemoteSide) -> None:
