@@ -144,9 +144,17 @@ class Native:
         """
         kind = self._module.MemoryLocationType
         with self._lock, _told("cannot register memory"):
-            return self._alive().register_memory(
+            memory = self._alive().register_memory(
                 address, nbytes, device, kind.CPU if device < 0 else kind.GPU
             )
+        if self.xgmi and not any(memory.ipc_handle):  # the vendor only mentions it in its log
+            raise EngineFault(
+                f"the GPU's memory at {address:#x} cannot be shared with other processes; are PyTorch's expandable "
+                "segments on (PYTORCH_HIP_ALLOC_CONF)?",
+                status="not shared",
+                backend=NAME,
+            )
+        return memory
 
     def unregister(self, memory: Any) -> None:
         """End what :meth:`register` began: over RDMA no peer reaches it any more.

@@ -6,14 +6,17 @@ Never: opens anything before the machine was looked at.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from ..._aio.executor import OwnedExecutor
 from ...abc import Engine, Finding, MemorySource, Options, Sight
+from ...errors import ConfigError
 from ...model import Capabilities, Role, Verb
 from ..addressed import AddressedBackend, host_of
-from ..machine import pool_memory
+from ..machine import DEVICE_POOL, pool_memory
 from ..prepared import Prepared
 from ._native import NAME, Native
 from .checks import Machine, check, examine
@@ -39,7 +42,7 @@ class MoriTransferEngineBackend(AddressedBackend):
             cross_host=mine.cross_host,
             device_memory=mine.memory_pool_device != "cpu",
             recall=False,
-            revoke=mine.backend_type == "rdma",
+            revoke=True,
         )
 
     def machine(self) -> Machine:
@@ -60,8 +63,17 @@ class MoriTransferEngineBackend(AddressedBackend):
         executor = OwnedExecutor("mori-opening", 1)
         try:
             host = await host_of(mine, executor)
+            if ":" in host and mine.backend_type == "rdma":
+                raise ConfigError(
+                    f"{NAME}: the engine listens and connects by IPv4 only, and host is {host}; name an IPv4 "
+                    "address of this host",
+                    path="host",
+                )
             await executor.run(check, mine, self.machine())
-            found = {"host": host, "memory_pool_device": self.device_of(mine)}
+            device = self.device_of(mine)
+            found: dict[str, object] = {"host": host, "memory_pool_device": device}
+            if mine.memory_pool_size is None and device != "cpu":
+                found["memory_pool_size"] = DEVICE_POOL
             prepared = mine.model_copy(update=found)
             native = await executor.finish(self._maker(prepared))
         finally:
@@ -98,9 +110,8 @@ class MoriTransferEngineBackend(AddressedBackend):
 
 def _settled() -> None:
     """Wait until every GPU that this process sees has done what it was told to."""
-    import torch
-
-    for number in range(torch.cuda.device_count()):
+    torch: Any = sys.modules.get("torch")  # else nobody here has used one
+    for number in range(torch.cuda.device_count() if torch is not None else 0):
         torch.cuda.synchronize(number)
 
 

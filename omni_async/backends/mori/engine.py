@@ -91,9 +91,9 @@ class MoriEngine(Engine):
     ) -> None:
         self.device = device
         self.protocol = "xgmi" if native.xgmi else "rdma"
-        # Over RDMA a card looks every byte up in what is registered. A GPU that has mapped another's memory
-        # has it until it lets go of it by itself.
-        self.revoke = Revoke.NOTHING if native.xgmi else Revoke.REGION
+        # Over RDMA a card looks every byte up in what is registered. A GPU that has mapped another's memory has it
+        # until it lets go of it by itself: there what comes late has to land where nobody looks.
+        self.revoke = Revoke.PAGES if native.xgmi else Revoke.REGION
         self._role = role
         self._another = another
         kind, _, number = device.partition(":")

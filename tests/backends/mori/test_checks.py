@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from omni_async import BackendUnavailable
+from omni_async import BackendUnavailable, ConfigError
 from omni_async.abc import Finding, Sight
 from omni_async.abc.findings import fault
 from omni_async.backends.mori import MoriTransferEngineBackend, checks
@@ -165,19 +165,19 @@ def test_findings_for_the_doctor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("extra", "cross_host", "on_device", "revoke"),
+    ("extra", "cross_host", "on_device"),
     [
-        ({}, True, False, True),
-        ({"memory_pool_device": "cuda"}, True, True, True),
-        ({"backend_type": "xgmi", "memory_pool_device": "cuda:1"}, False, True, False),
+        ({}, True, False),
+        ({"memory_pool_device": "cuda"}, True, True),
+        ({"backend_type": "xgmi", "memory_pool_device": "cuda:1"}, False, True),
     ],
 )
 def test_facts_follow_from_the_options(
-    extra: dict[str, Any], cross_host: bool, on_device: bool, revoke: bool
+    extra: dict[str, Any], cross_host: bool, on_device: bool
 ) -> None:
     facts = MoriTransferEngineBackend().capabilities(told(**extra))
-    assert (facts.verb, facts.recall) == (Verb.WRITE, False)
-    assert (facts.cross_host, facts.device_memory, facts.revoke) == (cross_host, on_device, revoke)
+    assert (facts.verb, facts.recall, facts.revoke) == (Verb.WRITE, False, True)
+    assert (facts.cross_host, facts.device_memory) == (cross_host, on_device)
 
 
 def test_where_memory_comes_from() -> None:
@@ -195,6 +195,11 @@ async def test_opening_without_the_vendor(role: Role) -> None:
     with pytest.raises(BackendUnavailable) as caught:
         await backend.prepare(told(host="127.0.0.1"), role)
     assert caught.value.remedy
+
+
+async def test_the_engine_knows_ipv4_only() -> None:
+    with pytest.raises(ConfigError, match="IPv4 only, and host is ::1"):
+        await MoriTransferEngineBackend().prepare(told(host="::1"), "sender")
 
 
 async def test_the_doctor_asks_the_backend(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from omni_async.abc import Revoke
 from omni_async.errors import EngineFault, ProtocolError
 from omni_async.model import Region
 from omni_async.testing.doubles.mori import MISUSE
+from omni_async.testing.doubles.mori.words import MemoryDesc
 from omni_async.testing.doubles.ordered import ORDERED, Fault
 from omni_async.testing.leaks import no_leaks
 from tests.backends.mori.conftest import MIB, SIZE, Both
@@ -38,7 +39,7 @@ async def test_between_gpus(on_gpus: Both) -> None:
     await on_gpus.write(on_gpus.move(MIB, 0, 3 * MIB))
     assert on_gpus.count(5) == 3 * MIB
     assert on_gpus.sender.protocol == "xgmi"
-    assert on_gpus.sender.revoke is Revoke.NOTHING
+    assert on_gpus.sender.revoke is Revoke.PAGES
 
 
 async def test_what_it_says_of_itself(both: Both) -> None:
@@ -91,6 +92,15 @@ async def test_nonsense_is_refused(both: Both, descriptor: bytes) -> None:
         both.attached(both.there._replace(descriptor=descriptor))
     with pytest.raises(ProtocolError, match="engine is told as"):
         both.sender.meet("x", descriptor)
+
+
+async def test_memory_of_a_gpu_that_cannot_be_shared(
+    on_gpus: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The vendor tells its log only, and every write to it would fail."""
+    monkeypatch.setattr(MemoryDesc, "_handle_of", lambda *_: bytes(64))
+    with pytest.raises(EngineFault, match="expandable segments"):
+        on_gpus.receiver.register(on_gpus.target.address, MIB)
 
 
 async def test_memory_of_the_host_is_refused_between_gpus(on_gpus: Both) -> None:
