@@ -39,7 +39,7 @@ def ports() -> Iterator[FreePorts]:
 @pytest.fixture
 async def router(ports: FreePorts) -> AsyncIterator[Router]:
     router_or_skip()
-    one = Router(ports.of("router"), ports.of("ping"))
+    one = Router(ports)
     try:
         one.start()
         await one.up()

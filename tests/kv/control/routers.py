@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from omni_async.cli.free_ports import FreePorts
 from omni_async.kv.control import Mode, Registered, Registration, Role, ZmqAddress, http_address
 
 HOST = "127.0.0.1"
@@ -32,9 +33,10 @@ def router_or_skip() -> None:
 class Router:
     """A process. ``start`` and ``kill`` as often as one likes: it has the same ports each time."""
 
-    def __init__(self, port: int, ping_port: int) -> None:
-        self.port = port
-        self.ping_port = ping_port
+    def __init__(self, ports: FreePorts) -> None:
+        self.port = ports.of("router")
+        self.ping_port = ports.of("ping")
+        self._metrics_port = ports.of("metrics")  # by default one for all routers of a host
         self._process: subprocess.Popen[bytes] | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
 
@@ -43,6 +45,7 @@ class Router:
         command += ["--kv-connector", "moriio", "--policy", "round_robin"]
         command += ["--vllm-discovery-address", f"{HOST}:{self.ping_port}"]
         command += ["--host", HOST, "--port", str(self.port)]
+        command += ["--prometheus-host", HOST, "--prometheus-port", str(self._metrics_port)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
         )
