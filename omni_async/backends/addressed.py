@@ -35,6 +35,12 @@ class Contacts(Generic[C]):
     def __iter__(self) -> Iterator[C]:
         return iter(self._contacts.values())
 
+    def __len__(self) -> int:
+        return len(self._contacts)
+
+    def __getitem__(self, peer: str) -> C:
+        return self._contacts[peer]
+
     def get(self, peer: str) -> C | None:
         return self._contacts.get(peer)
 

@@ -7,18 +7,17 @@ Never: lets the vendor see an address that is not registered, here or at the pee
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 
 from ..._aio.completion_watch import CompletionWatch
 from ..._aio.executor import OwnedExecutor
-from ...abc import Engine, RemoteRegion, Revoke
+from ...abc import RemoteRegion, Revoke
 from ...errors import EngineFault
-from ...model import Move, Region, Role, Verb
-from ..addressed import check_moves, check_region
+from ...model import Move, Role, Verb
+from ..addressed import Contacts, check_moves
+from ..by_address import EngineByAddress
 from ._native import NAME, NativeEngine
 from .contact import Contact, EngineWord, Target, read_word
 
@@ -36,7 +35,7 @@ def revoke_of(protocol: str, device: str) -> Revoke:
     return Revoke.NOTHING
 
 
-class MooncakeEngine(Engine):
+class MooncakeEngine(EngineByAddress):
     """A transport's share of this process's engine.
 
     Args:
@@ -48,6 +47,7 @@ class MooncakeEngine(Engine):
     verb = Verb.WRITE
 
     def __init__(self, native: NativeEngine, role: Role, device: str, *, pins: bool) -> None:
+        super().__init__(native)
         self._native = native
         self._role = role
         self.device = device
@@ -57,49 +57,21 @@ class MooncakeEngine(Engine):
         self.revoke = revoke_of(native.protocol, device)
         self._watch = CompletionWatch(asyncio.get_running_loop())
         self._executor = OwnedExecutor("mooncake-submit", 1)
-        self._ids = itertools.count(1)
-        self._own: dict[int, Region] = {}
-        self._contacts: dict[str, Contact] = {}
-        self._lines: Counter[str] = Counter()
-        """Lines to each peer: a new one may come up before the end of the old one was noticed."""
-
-    def register(self, address: int, nbytes: int, *, fd: int = -1) -> Region:
-        self._native.register(address, nbytes)
-        region = Region(next(self._ids), address, nbytes, b"", -1)
-        self._own[region.id] = region
-        return region
-
-    def unregister(self, region: Region) -> None:
-        if self._own.pop(region.id, None) is not None:
-            self._native.unregister(region.address)
-
-    def attach(self, peer: str, region: Region) -> RemoteRegion:
-        check_region(peer, region)
-        return RemoteRegion(region.id, region.nbytes, 0, region.address)
-
-    def detach(self, remote: RemoteRegion) -> None:
-        """Nothing: what is not in ``regions`` any more is not written to."""
+        self._contacts: Contacts[Contact] = Contacts()
 
     def describe(self) -> bytes:
         return msgspec.json.encode(EngineWord(self._native.session, self._native.page))
 
     def meet(self, peer: str, descriptor: bytes) -> None:
         word = read_word(descriptor)
-        contact = self._contacts.get(peer)
-        if contact is None:
-            contact = Contact(self._native, self._watch, self._executor, word)
-            self._contacts[peer] = contact
-        self._lines[peer] += 1
+        self._contacts.meet(peer, lambda: Contact(self._native, self._watch, self._executor, word))
         if self._role == "sender":
-            contact.prepare()
+            self._contacts[peer].prepare()
 
     def part(self, peer: str) -> None:
-        self._lines[peer] -= 1
-        if self._lines[peer] < 1:
-            del self._lines[peer]
-            contact = self._contacts.pop(peer, None)
-            if contact is not None:
-                contact.close()
+        contact = self._contacts.part(peer)
+        if contact is not None:
+            contact.close()
 
     async def write(
         self, peer: str, moves: Sequence[Move], regions: dict[int, RemoteRegion]
@@ -120,7 +92,7 @@ class MooncakeEngine(Engine):
             )
 
     def close(self) -> None:
-        for contact in self._contacts.values():
+        for contact in self._contacts:
             contact.close()
         self._contacts.clear()
         for region in list(self._own.values()):

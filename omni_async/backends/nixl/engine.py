@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -19,7 +18,7 @@ from ..._aio.thread_watch import ThreadWatch
 from ...abc import Engine, RemoteRegion, Revoke
 from ...errors import EngineFault
 from ...model import Move, Region, Role, Verb
-from ..addressed import check_moves
+from ..addressed import Contacts, check_moves
 from ._native import NAME, Agent, Place
 from .contact import AgentWord, Contact, MemoryWord, Target, Write, read_agent, read_target
 
@@ -55,9 +54,7 @@ class NixlEngine(Engine):
         self._watch = ThreadWatch("nixl")
         self._ids = itertools.count(1)
         self._own: dict[int, tuple[Region, Any]] = {}
-        self._contacts: dict[str, Contact] = {}
-        self._lines: Counter[str] = Counter()
-        """Lines to each peer: a new one may come up before the end of the old one was noticed."""
+        self._contacts: Contacts[Contact] = Contacts()
         self._closed = False
 
     def register(self, address: int, nbytes: int, *, fd: int = -1) -> Region:
@@ -86,19 +83,19 @@ class NixlEngine(Engine):
 
     def meet(self, peer: str, descriptor: bytes) -> None:
         word = read_agent(descriptor)
-        self._lines[peer] += 1
-        if peer not in self._contacts:
-            contact = self._contacts[peer] = Contact(self._agent, self._memory, word)
+
+        def make() -> Contact:
+            contact = Contact(self._agent, self._memory, word)
             if self._role == "sender":
                 self._in_thread(contact.connect)
+            return contact
+
+        self._contacts.meet(peer, make)
 
     def part(self, peer: str) -> None:
-        self._lines[peer] -= 1
-        if self._lines[peer] < 1:
-            del self._lines[peer]
-            contact = self._contacts.pop(peer, None)
-            if contact is not None and self._role == "sender" and not self._closed:
-                self._in_thread(contact.close)
+        contact = self._contacts.part(peer)
+        if contact is not None and self._role == "sender" and not self._closed:
+            self._in_thread(contact.close)
 
     async def write(
         self, peer: str, moves: Sequence[Move], regions: dict[int, RemoteRegion]
@@ -136,7 +133,7 @@ class NixlEngine(Engine):
         self._closed = True
         for region, _ in list(self._own.values()):
             self.unregister(region)
-        contacts = list(self._contacts.values())
+        contacts = list(self._contacts)
         self._contacts.clear()
         self._watch.close(partial(_close_all, contacts), self._agent.destroy)
 

@@ -7,17 +7,17 @@ thread, or in two threads; ends a read before its landing slot is safe.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from ..._aio.executor import OwnedExecutor
-from ...abc import Engine, MemorySource, RemoteRegion, Revoke
+from ...abc import MemorySource, RemoteRegion, Revoke
 from ...errors import EngineFault
-from ...model import Move, Region, Verb
-from ..addressed import Contacts, check_moves, check_region
+from ...model import Move, Verb
+from ..addressed import Contacts, check_moves
+from ..by_address import EngineByAddress
 from ._native import NAME, PROTOCOL, NativeEngine
 from .contact import EngineWord, read_word
 
@@ -49,7 +49,7 @@ class Piece(NamedTuple):
     nbytes: int
 
 
-class YuanrongTransferEngine(Engine):
+class YuanrongTransferEngine(EngineByAddress):
     """One engine of one transport.
 
     Args:
@@ -64,33 +64,15 @@ class YuanrongTransferEngine(Engine):
     pins = True
 
     def __init__(self, native: NativeEngine, device: Device, address: str = "") -> None:
+        super().__init__(native)
         self._native = native
         self._device = device
         self.device = device.device
         self._word = EngineWord(native.session, address)
         self._executor = OwnedExecutor("yuanrong-te", 1)
         self._used = False
-        self._ids = itertools.count(1)
-        self._own: dict[int, Region] = {}
         self._contacts: Contacts[EngineWord] = Contacts()
         self._closed = False
-
-    def register(self, address: int, nbytes: int, *, fd: int = -1) -> Region:
-        self._native.register(address, nbytes)
-        region = Region(next(self._ids), address, nbytes, b"", -1)
-        self._own[region.id] = region
-        return region
-
-    def unregister(self, region: Region) -> None:
-        if self._own.pop(region.id, None) is not None:
-            self._native.unregister(region.address)
-
-    def attach(self, peer: str, region: Region) -> RemoteRegion:
-        check_region(peer, region)
-        return RemoteRegion(region.id, region.nbytes, 0, region.address)
-
-    def detach(self, remote: RemoteRegion) -> None:
-        """Nothing: the vendor was told nothing of it."""
 
     def describe(self) -> bytes:
         return msgspec.msgpack.encode(self._word)
