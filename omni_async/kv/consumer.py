@@ -182,8 +182,12 @@ class KVConsumer(KVEnd):
                 begun[role] = await self.receive(
                     request_id, block_ids, mode=mode, source=source, source_tp=source_tp
                 )
-            for progress in begun.values():
-                await progress.all()
+            waits = [asyncio.ensure_future(progress.all()) for progress in begun.values()]
+            try:
+                await asyncio.gather(*waits)
+            finally:
+                for wait in waits:
+                    wait.cancel()
         except BaseException as error:
             for role, progress in begun.items():
                 progress.cancel(f"a companion of {role!r} failed: {error}")
@@ -348,13 +352,19 @@ class KVConsumer(KVEnd):
         return Meet(VERSION, self.layout, self.spots(self._regions))
 
     def _remap(self) -> None:
-        for line in self._lines:
-            self.introduce(line)
+        for line, name in self._lines.items():
+            if name in self.peers:
+                self.introduce(line, self.peers[name].meet.end)
 
     def expected(self, line: GuestLine, theirs: KVLayout) -> None:
         wanted = self._expected.get(line.address)
         if wanted is not None:
             _check_rank(line, theirs, wanted)
+
+    def refused(self, address: str, error: Exception) -> None:
+        if address in self._kept.values():
+            self.core.refused(address, ProtocolError(str(error), peer=address))
+            self.flush()
 
     def met(self, line: GuestLine) -> None:
         self.core.met(line.address, self.peers[self._lines[line]].who)

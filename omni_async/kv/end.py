@@ -116,6 +116,7 @@ class KVEnd(abc.ABC):
         """Lines to ends whose layout does not fit."""
         self._regions: list[Region] = []
         self._closed = False
+        self._ended = False
         self._opened = False
 
     # --- life -------------------------------------------------------------------------------------
@@ -146,6 +147,8 @@ class KVEnd(abc.ABC):
 
         Cancellation: ends; what is still under way keeps its memory registered.
         """
+        if self._ended:
+            return
         if not self._closed:
             self._closed = True
             self.shut(f"the {type(self).__name__} of {self.transport.endpoint} was closed")
@@ -153,6 +156,7 @@ class KVEnd(abc.ABC):
         try:
             await self.settle()
         finally:
+            self._ended = True
             for line in self._lines:
                 line.say(TOPIC, encode(Leave(self.under_way)))
             self.guests.dismiss(self)
@@ -243,6 +247,9 @@ class KVEnd(abc.ABC):
             del self._lines[line]
             self.flush()
 
+    def refused(self, address: str, error: Exception) -> None:
+        """A producer dials nobody."""
+
     def closing(self, reason: str) -> None:
         if not self._closed:
             self._closed = True
@@ -250,10 +257,10 @@ class KVEnd(abc.ABC):
             self.shut(reason)
             self.flush()
 
-    def introduce(self, line: GuestLine, *, asks: bool = False) -> None:
+    def introduce(self, line: GuestLine, to: int = 0, *, asks: bool = False) -> None:
         """Tell a peer where the caches lie."""
         word = self.meet_word()
-        word.end, word.asks = self._number, asks
+        word.end, word.to, word.asks = self._number, to, asks
         line.say(TOPIC, encode(word))
 
     def _left(self, line: GuestLine, *, proven: bool) -> None:
@@ -266,11 +273,17 @@ class KVEnd(abc.ABC):
         self._lines[line] = str(next(self._names))
 
     def _meet(self, line: GuestLine, word: Meet) -> None:
-        if word.asks:
-            self.introduce(line)
+        # Either side may have had an end before, and words for that one may still be on their way: what a
+        # peer says counts from the word on in which it calls this end by its number.
         known = self.peers.get(self._lines[line])
         if known is not None and known.meet.end != word.end:
             self._left(line, proven=False)
+        if word.to not in (0, self._number):
+            return
+        if word.asks:
+            self.introduce(line, word.end, asks=not word.to)
+        if not word.to:
+            return
         name = self._lines[line]
         again = self.peers.pop(name, None) is not None
         self._refused.pop(name, None)

@@ -72,6 +72,12 @@ class Guest(Protocol):
     def ended(self, line: GuestLine, error: Exception | None, proven: bool) -> None:
         """The line is gone; ``proven`` tells that the peer writes here no more for certain."""
 
+    def refused(self, address: str, error: Exception) -> None:
+        """(receiver) Whoever listens where a line is kept lets nobody of this side in: of another wire version, say.
+
+        It is dialed again, and told again.
+        """
+
     def closing(self, reason: str) -> None:
         """The transport is about to close; lines still carry words."""
 
@@ -207,6 +213,12 @@ def end_for_guests(
     """Tell all guests that a line is gone."""
     for guest in list(wiring.guests.values()):
         guest.ended(line, error, proven)
+
+
+def refuse_for_guests(wiring: Wiring, address: str, error: Exception) -> None:
+    """Tell all guests that whoever is there lets nobody in."""
+    for guest in list(wiring.guests.values()):
+        guest.refused(address, error)
 
 
 class OpenLine:

@@ -19,7 +19,7 @@ from ..pool import Lease
 from ..rendezvous.completions import CompletionRegistry
 from ..rendezvous.messages import Aside, Bye, Message, Regions
 from ..rendezvous.receiver import Phase, Receiver
-from .guests import OpenLine, end_for_guests, hand_over, open_for_guests
+from .guests import OpenLine, end_for_guests, hand_over, open_for_guests, refuse_for_guests
 from .moving import PeerMoves, reader_of
 from .peers import EndWatch, learn_regions
 from .room import Room
@@ -140,6 +140,8 @@ class Link:
                 refusal = ProtocolError(str(error), peer=self.address)
                 self._completions.resolve(operation.id, refusal)
         self.core.streams.refused(str(error))
+        if self.kept:
+            refuse_for_guests(self.wiring, self.address, error)
         self.pump()
 
     # --- channel handler --------------------------------------------------------------------------
