@@ -33,9 +33,9 @@ LONGEST = 0.02
 RECENT = 5.0
 SHARE = 1 / 250
 """Part of the time since something happened that the store is left alone."""
-NAMES = 10_000 / 0.036
+NAMES = 10_000 / 0.033
 """A second, at most: what names cost, they cost our process and the server. So many waiters are asked for in
-36 ms each."""
+33 ms each."""
 TROUBLED = 0.25
 """Seconds between questions to a store that does not answer, at most."""
 
