@@ -18,13 +18,17 @@ from collections.abc import Callable
 import zmq
 
 from .._aio.executor import OwnedExecutor
-from .._aio.finish import finish
+from ..errors import ClosedError
+from ..observe.log import get_logger
 from .zmq_address import HostPort, is_numeric
 from .zmq_context import close_socket, new_socket
+
+_log = get_logger("omni_async.rendezvous")
 
 _OUT = int(zmq.POLLOUT)
 _PATIENCE = 0.3
 """Seconds after which nobody takes it."""
+_MOMENTS = 1.0
 _NAMES_LAST = 1.0
 """Seconds after which a name is looked up anew while nobody is there: a restarted pod has another address."""
 _RECONNECT, _RECONNECT_MAX = 50, 400
@@ -62,7 +66,8 @@ class Beats:
         self._loop = asyncio.get_running_loop()
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._executor = OwnedExecutor("omni-async-beats", 1)
-        self._end = self._executor.run(self._beat)
+        self._end = self._executor.run(self._beat, self._stop)
+        self._end.add_done_callback(self._ended)
 
     @property
     def taken(self) -> bool:
@@ -72,22 +77,26 @@ class Beats:
     async def aclose(self) -> None:
         """Say it no more. Idempotent.
 
-        Cancellation: ends after the thread has ended, which takes moments.
+        Returns within moments: a name service that does not answer is left to the thread, which ends when it does.
+
+        Cancellation: safe; nothing is said any more.
         """
-        if self._stop < 0:
-            return
-        stop, self._stop = self._stop, -1
-        os.eventfd_write(stop, 1)
-        try:
-            await finish(self._end)
-        finally:
-            self._executor.close()
-            os.close(stop)
+        if self._stop >= 0:
+            os.eventfd_write(self._stop, 1)
+            await asyncio.wait((self._end,), timeout=_MOMENTS)
+        self._executor.close()
+
+    def _ended(self, end: asyncio.Future[None]) -> None:
+        os.close(self._stop)
+        self._stop = -1
+        error = None if end.cancelled() else end.exception()
+        if error is not None and not isinstance(error, ClosedError):
+            self._tell(False)
+            _log.error("beats have ended", where=str(self._where), reason=repr(error))
 
     # -- in the thread ---------------------------------------------------------------------------
 
-    def _beat(self) -> None:
-        stop = self._stop
+    def _beat(self, stop: int) -> None:
         dealer: zmq.Socket[bytes] | None = None
         there: Place | None = None
         sent = False
@@ -152,21 +161,25 @@ def _stopped(stop: int, dealer: zmq.Socket[bytes] | None, seconds: float) -> boo
 
 
 def _connected(place: Place | None) -> zmq.Socket[bytes] | None:
-    """``None`` where there is no place, or no socket to be had now."""
+    """``None`` where there is no place, or no way there now."""
     if place is None:
         return None
     family, address = place
+    dealer = None
     try:
         dealer = new_socket(zmq.DEALER)
+        dealer.set(
+            zmq.IMMEDIATE, 1
+        )  # what is sent before there is a connection would be old by then
+        dealer.set(zmq.SNDHWM, 2)
+        dealer.set(zmq.RECONNECT_IVL, _RECONNECT)
+        dealer.set(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX)
+        dealer.set(zmq.CONNECT_TIMEOUT, _CONNECT)
+        dealer.set(zmq.HANDSHAKE_IVL, _CONNECT)
+        dealer.set(zmq.TCP_MAXRT, _UNHEARD)
+        dealer.set(zmq.IPV6, int(family == socket.AF_INET6))
+        dealer.connect(address)
     except zmq.ZMQError:
+        _close(dealer)
         return None
-    dealer.set(zmq.IMMEDIATE, 1)  # what is sent before there is a connection would be old by then
-    dealer.set(zmq.SNDHWM, 2)
-    dealer.set(zmq.RECONNECT_IVL, _RECONNECT)
-    dealer.set(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX)
-    dealer.set(zmq.CONNECT_TIMEOUT, _CONNECT)
-    dealer.set(zmq.HANDSHAKE_IVL, _CONNECT)
-    dealer.set(zmq.TCP_MAXRT, _UNHEARD)
-    dealer.set(zmq.IPV6, int(family == socket.AF_INET6))
-    dealer.connect(address)
     return dealer

@@ -101,7 +101,7 @@ class Registration:
     async def aclose(self) -> None:
         """Beat no more. Requests may come for :data:`FORGOTTEN` seconds from now on. Idempotent.
 
-        Cancellation: ends after the thread has ended, which takes moments.
+        Cancellation: safe; beats are over.
         """
         self._closed = True
         await self._beats.aclose()

@@ -195,6 +195,49 @@ async def test_no_sockets_are_left_for_now(port: int, monkeypatch: pytest.Monkey
             await registration.wait(10)
 
 
+async def test_a_name_service_that_hangs_does_not_hold_closing_up(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zmq_beats, "_MOMENTS", 0.1)
+    begun, answered = threading.Event(), threading.Event()
+
+    def hang(*_: Any, **__: Any) -> list[Any]:
+        begun.set()
+        answered.wait(30)
+        raise socket.gaierror("no")
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    async with registered(port, "proxy.example"):
+        assert await asyncio.to_thread(begun.wait, 10)
+        started = time.monotonic()
+    assert time.monotonic() - started < 5
+    answered.set()
+    threads = [one for one in threading.enumerate() if one.name.startswith("omni-async-beats")]
+    for thread in threads:
+        await asyncio.to_thread(thread.join, 10)
+        assert not thread.is_alive()
+
+
+async def test_no_way_to_an_address_is_tried_again(port: int) -> None:
+    async with registered(port, "fe80::1%nowhere9") as registration:
+        with pytest.raises(TransferTimeout):
+            await registration.wait(0.5)
+
+
+async def test_a_thread_that_dies_is_told(
+    port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> bool:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(zmq_beats, "_stopped", broken)
+    async with registered(port) as registration:
+        with pytest.raises(TransferTimeout):
+            await registration.wait(0.2)
+        assert "beats have ended" in caplog.text
+    assert not registration.reached
+
+
 async def test_closing_wakes_who_waits_and_is_soon(port: int) -> None:
     registration = Registration(RECORD, HOST, port)
     waiting = asyncio.ensure_future(registration.wait())
