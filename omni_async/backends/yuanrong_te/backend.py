@@ -89,13 +89,15 @@ class YuanrongTransferEngineBackend(AddressedBackend):
 
     async def examine(self, options: Options, role: Role, sight: Sight) -> list[Finding]:
         mine = _mine(options)
-        machine = self.machine(sight)
         try:
             number = checks.device_of(mine, sight.environ)
         except ConfigError as error:
             return [of_error(error)]
-        told = [*checks.devices(machine), *checks.libraries(number, machine)]
-        told += checks.all_here(machine) if checks.npus(machine) else checks.own(number, machine)[1]
+        executor = OwnedExecutor("yuanrong-te-examining", 1)
+        try:
+            told = await executor.run(checks.examine, number, self.machine(sight))
+        finally:
+            executor.close()
         if not sight.here or any(one.status == "fault" for one in told):
             return told
         return [*told, *await super().examine(options, role, sight)]

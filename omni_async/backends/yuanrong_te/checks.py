@@ -138,6 +138,12 @@ def libraries(number: int, machine: Machine) -> Iterator[Finding]:
         yield fault("memory_pool_device", seen, remedy, absent=True)
 
 
+def examine(number: int, machine: Machine) -> list[Finding]:
+    """All that can be seen of a host: packages, its NPUs, and whether each reaches all others; blocks."""
+    told = [*devices(machine), *libraries(number, machine)]
+    return [*told, *(all_here(machine) if npus(machine) else own(number, machine)[1])]
+
+
 def own(number: int, machine: Machine) -> tuple[str, list[Finding]]:
     """Address, link and network of the NPU of this process."""
     npu = on_host(number, machine.sight.environ)
