@@ -13,7 +13,7 @@ import pytest
 from omni_async.abc import Revoke
 from omni_async.errors import EngineFault, ProtocolError
 from omni_async.model import Region
-from omni_async.testing.doubles.mori import MISUSE
+from omni_async.testing.doubles.mori import MISUSE, install, uninstall
 from omni_async.testing.doubles.mori.words import MemoryDesc
 from omni_async.testing.doubles.ordered import ORDERED, Fault
 from omni_async.testing.leaks import no_leaks
@@ -40,6 +40,26 @@ async def test_between_gpus(on_gpus: Both) -> None:
     assert on_gpus.count(5) == 3 * MIB
     assert on_gpus.sender.protocol == "xgmi"
     assert on_gpus.sender.revoke is Revoke.PAGES
+
+
+@pytest.mark.parametrize("way", ["rdma", "xgmi"])
+async def test_the_older_interface(way: str) -> None:
+    """It wakes nobody. All of these tests run on it in the soak."""
+    install("1.0")
+    try:
+        gpus = {"backend_type": "xgmi", "memory_pool_device": "cuda", "device": "cuda:0"}
+        pair = Both(**(gpus if way == "xgmi" else {}))
+        pair.fill(5)
+        ORDERED.order(Fault("slow", seconds=0.02), Fault("failing"))
+        await pair.write(pair.move(MIB, 0, 3 * MIB))
+        with pytest.raises(EngineFault):
+            await pair.write()
+        await pair.write(pair.move(0, 4 * MIB, MIB))
+        assert pair.count(5) == 4 * MIB
+        pair.close()
+    finally:
+        uninstall()
+    assert not MISUSE
 
 
 async def test_what_it_says_of_itself(both: Both) -> None:
