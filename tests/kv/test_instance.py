@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -294,6 +295,28 @@ async def test_a_replica_of_several(house: House) -> None:
         await computed(job)
         await whole(await decode.decode(to_decode, request_id, block_ids=TARGET))
         assert not target.wrong(1, TARGET, source.layout, SOURCE)
+
+
+async def test_on_ipv6(house: House) -> None:
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("no IPv6 here")
+    source, target = nodes()
+    async with both(house, source, target, host_ip="::1") as (prefill, decode):
+        assert prefill.address.host == "::1"
+        to_prefill, to_decode, request_id = house.legs(prefill, decode)
+        await computed(await prefill.prefill(to_prefill, request_id, block_ids=SOURCE))
+        await whole(await decode.decode(to_decode, request_id, block_ids=TARGET))
+        assert not target.wrong(1, TARGET, source.layout, SOURCE)
+
+
+async def test_the_address_is_found_out(house: House) -> None:
+    _, target = nodes()
+    async with house.open("D", target, extra={"host_ip": "auto", "bind_ip": HOST}) as decode:
+        assert decode.address.host not in ("auto", "0.0.0.0", "::")
+        assert decode.handshake.where.host == HOST
 
 
 async def test_one_instance_that_does_both(house: House) -> None:
