@@ -603,7 +603,7 @@ class KVConsumer(KVEnd):
         return [
             share
             for share in self._progress
-            if share in mapped or (share.staged and self._slots.doubt(share))
+            if (self._slots.doubt(share) if share.staged else share in mapped)
         ]
 
     def _end_all(self) -> None:

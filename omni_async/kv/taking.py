@@ -51,6 +51,8 @@ class TakenShare:
     """What is to be moved, as whoever moves it knows it."""
     local: int = 0
     """Reads and copies under way here."""
+    arrived: set[int] = field(default_factory=set)
+    """(staged) Layers that lie in landing slots, or did."""
     landed: set[int] = field(default_factory=set)
     error: OmniAsyncError | None = None
     doubtful: bool = False
@@ -117,7 +119,8 @@ class Taking:
         if share.step >= Step.DONE:
             return
         told = share.step is not Step.PARKED
-        self._fail(share, error, doubtful=told and self._written_to)
+        lands = self._written_to and len(share.arrived) < self._layers
+        self._fail(share, error, doubtful=told and lands)
         if told:
             self.words.append((share.address, Drop(share.ticket)))
 
@@ -165,6 +168,8 @@ class Taking:
                 elif share.doubtful:
                     self.doubtful.append(share)
                 continue
+            if len(share.arrived) == self._layers:
+                continue  # what is left to be done is done here
             if share.step is Step.ASKED and (proven or not self._written_to):
                 share.step = Step.PARKED  # a successor may have it
                 continue
@@ -255,6 +260,7 @@ class Taking:
             self.reads.append((share, word.layers))
         elif share.staged:
             share.local += len(word.layers)
+            share.arrived.update(word.layers)
             self.arrived.append((share, word.layers, word.slots))
         else:
             self._in_place(share, word.layers)

@@ -64,8 +64,10 @@ class Meet(Word, tag=1):
     """Of each tensor, all of the first layer first."""
     end: int = 0
     """Which one of its process. Another number than before: that one is no more."""
+    to: int = 0
+    """Which one of the peer's it has heard of; 0: whoever is there. What follows is for that one alone."""
     asks: bool = False
-    """To be told the same, for what was said before it came went to nobody."""
+    """To be told the same."""
 
 
 class Ask(Word, tag=2):

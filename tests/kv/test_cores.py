@@ -235,3 +235,18 @@ def test_a_plan_that_fails_ends_one_share_for_both_sides() -> None:
     [word] = said(core)
     assert (type(word), word.reason, word.text) == (Ended, Reason.REFUSED, "2 blocks are not 3")
     assert session.state is State.FAILED
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_what_lies_in_landing_slots_as_a_whole_needs_its_producer_no_more(copied: bool) -> None:
+    core = taking()
+    share = core.want("P", "r", [0], Mode.WRITE, staged=True)
+    core.met("P", "X")
+    core.heard("P", Begun(share.ticket, [0], -1, staged=True))
+    core.heard("P", Landed(share.ticket, [0, 1], [1, 2]))
+    core.lost("P", proven=False)
+    core.copied(share, [0], None)
+    core.copied(share, [1], None if copied else "no memory")
+    assert share.step is (Step.DONE if copied else Step.FAILED)
+    assert share.free
+    assert not core.doubtful
