@@ -99,14 +99,43 @@ class Answer(msgspec.Struct, array_like=True):
     pid: int
 
 
+class Owner:
+    """What an engine serves. Its thread knows this alone, so an engine that nobody has any more ends."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.regions: dict[int, int] = {}
+
+    def serve(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                line, _ = listener.accept()
+            except OSError:  # finalize
+                return
+            with line, contextlib.suppress(OSError, msgspec.DecodeError):
+                line.sendall(msgspec.msgpack.encode(self._answer(_received(line, Ask))))
+
+    def _answer(self, ask: Ask) -> Answer:
+        with self.lock:
+            for address, nbytes in ask.ranges:
+                inside = any(
+                    a <= address and address + nbytes <= a + n for a, n in self.regions.items()
+                )
+                if not inside:
+                    text = "remote range is not registered"
+                    return Answer(int(ErrorCode.kNotAuthorized), text, os.getpid())
+        return Answer(0, "accepted", os.getpid())
+
+
 class TransferEngine:
     """The vendor's engine, as its Python bindings show it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._owner = Owner()
+        self._lock = self._owner.lock
         self._idle = threading.Condition(self._lock)
         self._reading = 0
-        self._regions: dict[int, int] = {}
+        self._regions = self._owner.regions
         self._listener: socket.socket | None = None
         self._server: threading.Thread | None = None
         self._life = Life()
@@ -137,7 +166,9 @@ class TransferEngine:
         self._port = port
         self._life = Life()
         self._listener = listener
-        self._server = threading.Thread(target=self._serve, args=(listener,), daemon=True)
+        self._server = threading.Thread(
+            target=self._owner.serve, args=(listener,), name="yuanrong-te-double", daemon=True
+        )
         self._server.start()
         return Result()
 
@@ -276,28 +307,6 @@ class TransferEngine:
         except OSError as error:  # its owner has gone
             return _result(ErrorCode.kRuntimeError, f"p2p async error={error.errno}")
         return Result()
-
-    # the owner
-
-    def _serve(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                line, _ = listener.accept()
-            except OSError:  # finalize
-                return
-            with line, contextlib.suppress(OSError, msgspec.DecodeError):
-                line.sendall(msgspec.msgpack.encode(self._answer(_received(line, Ask))))
-
-    def _answer(self, ask: Ask) -> Answer:
-        with self._lock:
-            for address, nbytes in ask.ranges:
-                inside = any(
-                    a <= address and address + nbytes <= a + n for a, n in self._regions.items()
-                )
-                if not inside:
-                    text = "remote range is not registered"
-                    return Answer(int(ErrorCode.kNotAuthorized), text, os.getpid())
-        return Answer(0, "accepted", os.getpid())
 
 
 def _asked(peer: tuple[str, int], ask: Ask) -> Answer | Result:

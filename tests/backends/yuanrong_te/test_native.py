@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import sys
 from collections.abc import Iterator
@@ -88,3 +89,13 @@ def test_after_closing() -> None:
     engine.close()
     with pytest.raises(OSError, match="refused"):
         socket.create_connection((HOST, engine.port), timeout=5)
+
+
+def test_an_engine_that_nobody_has_ends() -> None:
+    """As the vendor's does: an opening that was cancelled leaves none behind."""
+    engine = NativeEngine(VENDOR, HOST, None, "npu:0")
+    port = engine.port
+    del engine
+    gc.collect()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection((HOST, port), timeout=5)
