@@ -28,11 +28,10 @@ from omni_async.registry import register_backend
 from omni_async.testing.doubles import loopback
 from omni_async.testing.doubles.loopback import FAULTS
 from omni_async.testing.doubles.ordered import Fault
-from tests.ends import Ends, ends, led
+from tests.ends import Ends, ends
 from tests.kv.nodes import Node, give_here, layout
 
 SOURCE, TARGET = [3, 7, 8, 1], [20, 2, 3, 9]
-NODES = "tests.kv.nodes"
 LATE = 480.0
 """Seconds that a producer of the reports kept its data for a consumer that had given up."""
 
@@ -344,23 +343,13 @@ async def test_sealed_is_not_delivered(where: Ends) -> None:
         await progress.all(timeout=5)
 
 
-async def test_a_consumer_that_was_killed_has_got_nothing(namespace: str) -> None:
-    source = Node(layout())
-    source.fill(1)
-    with ends("shm", namespace) as where:
-        async with (
-            where.open("sender", "0") as tx,
-            KVProducer(tx, source.layout, source.caches, defer_timeout=0.5) as producer,
-            led() as peer,
-        ):
-            side = await where.away(peer, "receiver", "1")
-            opened = {"side": side.name, "name": "c", "of": {}, "from_stage": "0"}
-            await peer.call("use", target=f"{NODES}:open_consumer", **opened)
-            session = await producer.offer("r", SOURCE)
-            peer.kill()
-            with pytest.raises(TransferTimeout, match="0 consumers have asked"):
-                await session.delivered()
-            assert session.state == "failed"
+async def test_a_consumer_that_went_without_asking_has_got_nothing(where: Ends) -> None:
+    async with both(where, defer_timeout=0.3) as (source, target):
+        session = await source.end.offer("r", SOURCE)
+        await target.end.aclose()
+        with pytest.raises(TransferTimeout, match="0 consumers have asked"):
+            await session.delivered()
+        assert session.state == "failed"
 
 
 # --- D14: a pair of ranks that does not work, told to one side only -------------------------------

@@ -71,6 +71,10 @@ class NativeEngine:
         self._lock = threading.Lock()
         self._openings = 0
         self._known: set[str] = set()
+        self._registering = threading.Lock()
+        self._registered: dict[int, tuple[int, int]] = {}
+        """Address → bytes, and by how many it was registered: one instance's caches are sent from by one
+        transport and received into by another."""
         page = ctypes.create_string_buffer(2 * _PAGE)
         self._page = page
         self.page = -(-ctypes.addressof(page) // _PAGE) * _PAGE
@@ -78,15 +82,19 @@ class NativeEngine:
         self.register(self.page, _PAGE)
 
     def register(self, address: int, nbytes: int) -> None:
-        """Make memory reachable. Pinning protocols take about 0.2 s a GiB.
+        """Make memory reachable, until it was unregistered as often. Pinning protocols take about 0.2 s a GiB.
 
         Raises:
-            EngineFault: it overlaps what is registered, or the system refused to pin it.
+            EngineFault: it overlaps what is registered without being the same, or the system refused to pin it.
         """
-        _check(
-            self._native.register_memory(address, nbytes),
-            f"cannot register {nbytes:,} bytes at {address:#x}",
-        )
+        with self._registering:
+            known, count = self._registered.get(address, (nbytes, 0))
+            if not count or known != nbytes:  # of two lengths the vendor refuses the second
+                _check(
+                    self._native.register_memory(address, nbytes),
+                    f"cannot register {nbytes:,} bytes at {address:#x}",
+                )
+            self._registered[address] = nbytes, count + 1
 
     def unregister(self, address: int) -> None:
         """End what :meth:`register` began.
@@ -94,7 +102,12 @@ class NativeEngine:
         Raises:
             EngineFault: nothing was registered there.
         """
-        _check(self._native.unregister_memory(address), f"cannot unregister {address:#x}")
+        with self._registering:
+            nbytes, count = self._registered.pop(address, (0, 1))
+            if count > 1:
+                self._registered[address] = nbytes, count - 1
+                return
+            _check(self._native.unregister_memory(address), f"cannot unregister {address:#x}")
 
     def knows(self, session: str) -> bool:
         """Whether :meth:`open` has succeeded."""
