@@ -401,7 +401,9 @@ class KVConsumer(KVEnd):
             words, core.words = core.words, []
             for address, word in words:
                 if isinstance(word, Ask) and self._mappings is not None and not self._staged:
-                    self._mappings.begin(core.shares[word.ticket])
+                    asked = core.shares.get(word.ticket)
+                    if asked is not None:  # else it was given up in the same breath
+                        self._mappings.begin(asked)
                 self._say_at(address, word)
             begun, core.begun = core.begun, []
             for share in begun:

@@ -7,7 +7,8 @@ Never: gives a slot back while a producer may write there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from ..errors import OmniAsyncError
 from ..pool import Lease
@@ -31,7 +32,8 @@ class _Share:
         self.written: dict[int, Lease] = {}
         """Slots that the producer may write to."""
         self.last = 0
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.leasing: set[asyncio.Task[None]] = set()
+        self.copying: set[asyncio.Task[None]] = set()
 
 
 class Slots:
@@ -61,7 +63,7 @@ class Slots:
         """Tell a producer of the first slots."""
         own = self._shares[share] = _Share(share, plan, self._caches.layout.layers)
         for _ in range(min(AT_ONCE, own.left)):
-            self._spawn(own, self._lease(own))
+            _spawn(own.leasing, self._lease(own))
 
     def arrived(self, share: TakenShare, layers: list[int], slots: list[int]) -> None:
         """Layers were written to slots: lay them out."""
@@ -73,13 +75,15 @@ class Slots:
         for layer, slot in zip(layers, slots, strict=True):
             lease = own.written.pop(slot)
             lease.unpin()
-            self._spawn(own, self._copy(own, layer, lease))
+            _spawn(own.copying, self._copy(own, layer, lease))
 
     def end(self, share: TakenShare) -> None:
         """Nothing lands for it any more. Idempotent."""
         own = self._shares.pop(share, None)
         if own is not None:
             own.left = 0
+            for task in own.leasing:  # it need not stand in line any more
+                task.cancel()
             for lease in own.written.values():
                 lease.unpin()
                 lease.drop()
@@ -135,7 +139,8 @@ class Slots:
             self._core.copied(own.share, [layer], problem)
             self._flush()
 
-    def _spawn(self, own: _Share, work: object) -> None:
-        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
-        own.tasks.add(task)
-        task.add_done_callback(own.tasks.discard)
+
+def _spawn(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.ensure_future(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)

@@ -13,7 +13,8 @@ from typing import Any
 from omni_async.kv.words import Mode, Reason
 from omni_async.testing.world.walk import Broken, Step, shorten
 
-from .world import ADDRESSES, CONSUMERS, LAYERS, REQUESTS, CacheWorld
+from .books import ADDRESSES, CONSUMERS, LAYERS, REQUESTS
+from .world import CacheWorld
 
 KINDS: dict[str, dict[str, bool]] = {
     "direct": {"writes": True},

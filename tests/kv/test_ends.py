@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import omni_async
+from omni_async.kv import words
 from omni_async.kv.consumer import KVConsumer
 from omni_async.kv.producer import KVProducer
 from omni_async.registry import register_backend
@@ -249,6 +250,44 @@ async def test_what_is_told_to_peers_is_text_whatever_it_was(where: Ends) -> Non
                 await session.delivered(timeout=5)
             producer.abort(f"n{number}", reason)
         await carry(source, target, consumer, "r")
+
+
+@pytest.mark.parametrize("mode", ["write", "read"])
+@pytest.mark.parametrize("landing", ["auto", "staged"])
+async def test_a_cache_of_no_blocks_arrives(where: Ends, mode: str, landing: str) -> None:
+    source, target = pair({}, {})
+    async with joined(where, source, target, landing=landing) as (producer, consumer):
+        progress = await consumer.receive("r", [], mode=mode)
+        await asyncio.wait_for(give_here(source, "r", [], mode), 5)
+        await progress.all(timeout=5)
+        nothing_left(producer, consumer)
+
+
+async def test_words_that_make_no_sense_end_their_line_and_nothing_else(where: Ends) -> None:
+    source, target = pair({}, {})
+    blocks = [0]
+    up: list[list[Any]] = [
+        [b"\xc1"],
+        [b""],
+        [words.Begun(1, blocks, -1)],
+        [words.Ask(90, "odd", blocks, words.Mode.WRITE), words.Took(90, [])],
+        [words.Ask(91, "odd", blocks, words.Mode.WRITE)] * 2,
+    ]
+    down: list[list[Any]] = [
+        [b"\xc1"],
+        [words.Drop(1)],
+        [words.Ended(77, words.Reason.ABORTED, "none", False), words.Took(1, [])],
+    ]
+    async with joined(where, source, target) as (producer, consumer):
+        await carry(source, target, consumer, "first")
+        for end, said in ((consumer, up), (producer, down)):
+            for number, odd in enumerate(said):
+                [line] = end._lines
+                for word in odd:
+                    line.say("kv", word if isinstance(word, bytes) else words.encode(word))
+                await until(lambda end=end, line=line: line not in end._lines)  # type: ignore[misc]
+                await carry(source, target, consumer, f"{end.role}{number}")
+        nothing_left(producer, consumer)
 
 
 # --- limits ---------------------------------------------------------------------------------------
@@ -646,7 +685,7 @@ async def test_ends_that_are_closed_let_their_caches_go(where: Ends) -> None:
             session = await producer.write_to("failed", SOURCE, timeout=0)
             session.abort()
             await asyncio.sleep(0.05)
-        dead = [weakref.ref(producer), weakref.ref(consumer)]
+        dead: list[Any] = [weakref.ref(producer), weakref.ref(consumer)]
         source.end = None
         del producer, consumer, session
         await asyncio.sleep(0.05)
