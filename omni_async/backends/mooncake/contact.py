@@ -12,6 +12,7 @@ costs the vendor's engine a connection, and after a pause, in which a router may
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -32,6 +33,10 @@ ROUNDS = 4
 """How often it is tried. The engine opens a lost connection again at the next write, or a second later."""
 LANES = 4
 """Connections that the engine has to one peer, unless the environment says otherwise."""
+AT_ONCE = 256
+"""Writes of an operation that are under way together. The engine fails what exceeds its queue for a peer, which
+all operations share and which has room for about two thousand; to start one takes the loop some microseconds, and
+the engine 30 of them to carry one, however small, so 256 keep it busy for longer than it is left alone."""
 
 
 class EngineWord(msgspec.Struct, frozen=True):
@@ -71,23 +76,37 @@ class Target(NamedTuple):
 
 
 class Batch:
-    """Writes that were begun together; it ends with the last of them."""
+    """Writes that belong together; it ends with the last of them. Begins the first :data:`AT_ONCE`."""
 
-    __slots__ = ("_left", "failed")
+    __slots__ = ("_contact", "_left", "_rest", "failure")
 
-    def __init__(self, writes: list[Write]) -> None:
-        self._left = writes[::-1]
-        self.failed: Write | None = None
-        """One that went wrong."""
+    def __init__(self, contact: Contact, targets: Sequence[Target]) -> None:
+        self._contact = contact
+        self._rest = deque(targets)
+        self._left: deque[Write] = deque()
+        self.failure: int | str | None = None
+        """Status of one that went wrong; no more are begun after it."""
+        self._begin()
 
     def ended(self) -> bool:
-        """Asks about one that has not ended: all of them have to."""
-        left = self._left
-        while left and left[-1].ended():
-            write = left.pop()
+        """Asks about one that has not ended: all of them have to. Begins more as others end."""
+        left, contact = self._left, self._contact
+        while left and left[0].ended():
+            write = left.popleft()
             if write.failed:
-                self.failed = write
-        return not left
+                self.failure = write.status
+        if self._rest and contact.closed:
+            self.failure = self.failure or "closed"
+        if self.failure is not None:
+            self._rest.clear()
+        elif self._rest and not contact.native.waits:
+            self._begin()
+        return not left and not self._rest
+
+    def _begin(self) -> None:
+        rest, left, contact = self._rest, self._left, self._contact
+        while rest and len(left) < AT_ONCE:
+            left.append(contact.native.submit(contact.session, *rest.popleft()))
 
 
 class Contact:
@@ -104,7 +123,7 @@ class Contact:
         executor: OwnedExecutor,
         word: EngineWord,
     ) -> None:
-        self._native = native
+        self.native = native
         self._watch = watch
         self._executor = executor
         self._loop = asyncio.get_running_loop()
@@ -112,6 +131,8 @@ class Contact:
         self._sound = False
         self._used = 0.0
         self._task: asyncio.Task[None] | None = None
+        self.closed = False
+        """Nothing of an operation is begun any more."""
 
     @property
     def session(self) -> str:
@@ -151,18 +172,18 @@ class Contact:
 
         Cancellation: the writes go on unwatched.
         """
-        if self._native.waits:
+        if self.native.waits:
             batch = await self._executor.run(self._begin, targets)
         else:
             batch = self._begin(targets)
         await self._watch.until(batch.ended)
         self._used = self._loop.time()
-        if batch.failed is not None:
+        if batch.failure is not None:
             self._sound = False
             raise EngineFault(
                 f"the engine could not write {sum(target.nbytes for target in targets):,} bytes to "
-                f"{self.session} (status {batch.failed.status}); MC_LOG_LEVEL=WARNING shows its own words",
-                status=batch.failed.status,
+                f"{self.session} (status {batch.failure}); MC_LOG_LEVEL=WARNING shows its own words",
+                status=batch.failure,
                 backend=NAME,
                 peer=self.session,
             )
@@ -173,19 +194,19 @@ class Contact:
         The vendor keeps its connections to a peer that has gone, until a write runs into their end: here
         it does.
         """
+        self.closed = True
         if self._task is not None:
             self._task.cancel()
-        native = self._native
+        native = self.native
         if self._word.page and native.knows(self.session) and not native.waits:
             self._watch.until(self._begin(self._lanes()).ended)
 
     def _lanes(self) -> list[Target]:
         """One byte for each connection, to where it does not matter."""
-        return [Target(self._native.page, self._word.page, 1)] * LANES
+        return [Target(self.native.page, self._word.page, 1)] * LANES
 
     def _begin(self, targets: Sequence[Target]) -> Batch:
-        submit, session = self._native.submit, self.session
-        return Batch([submit(session, *target) for target in targets])
+        return Batch(self, targets)
 
     def _prepared(self, task: asyncio.Task[None]) -> None:
         self._task = None
@@ -193,7 +214,7 @@ class Contact:
             task.exception()  # often nobody waits for it
 
     async def _prepare(self) -> None:
-        if not self._native.knows(self.session):
+        if not self.native.knows(self.session):
             await self._open()
         if self._word.page and not await self._tried():
             raise EngineFault(
@@ -208,7 +229,7 @@ class Contact:
     async def _open(self) -> None:
         # A thread for this peer alone: one that is stopped keeps it for a minute.
         executor = OwnedExecutor(f"mooncake-{self.session}", 1)
-        native, session = self._native, self.session
+        native, session = self.native, self.session
         try:
             for _ in range(OPENINGS):
                 await executor.run(native.reach, session)

@@ -140,6 +140,58 @@ async def test_256_at_once(both: Both) -> None:
     assert len(both.sender._watch) == 0
 
 
+async def test_more_than_the_engine_queues(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operation of thousands of pieces is fed to the engine: of what exceeds its queue it fails all."""
+    pieces, step = 6000, 2
+    wanted = bytes(number % 251 for number in range(pieces * step))
+    both.source.view(0, len(wanted))[:] = wanted
+    under_way: list[int] = []
+    begin = contact_module.Batch._begin
+
+    def seen(batch: contact_module.Batch) -> None:
+        begin(batch)
+        under_way.append(len(batch._left))
+
+    monkeypatch.setattr(contact_module.Batch, "_begin", seen)
+    await both.write(*(both.move(n * step, n * step, step) for n in range(pieces)))
+    assert bytes(both.target.view(0, len(wanted))) == wanted
+    assert max(under_way) == contact_module.AT_ONCE
+
+
+async def test_what_is_closed_begins_no_more_pieces(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await both.write(both.move(0, 0, 1))
+    monkeypatch.setattr(contact_module, "AT_ONCE", 2)
+    writing = asyncio.ensure_future(both.write(*(both.move(n, n, 1) for n in range(100))))
+    await asyncio.sleep(0)  # it has begun
+    monkeypatch.setattr(NativeEngine, "knows", lambda *_: False)  # no last word of the contact's
+    monkeypatch.setattr(NativeEngine, "submit", None)
+    both.sender.part("r")
+    with pytest.raises(EngineFault) as caught:
+        await writing
+    assert caught.value.status == "closed"
+
+
+async def test_after_a_piece_that_failed_no_more_are_begun(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await both.write(both.move(0, 0, 1))
+    monkeypatch.setattr(contact_module, "AT_ONCE", 1)
+    begun: list[object] = []
+    submit = NativeEngine.submit
+
+    def third_fails(self: NativeEngine, session: str, *target: int) -> object:
+        begun.append(target)
+        nowhere = 4096 if len(begun) == 3 else target[1]
+        return submit(self, session, target[0], nowhere, target[2])
+
+    monkeypatch.setattr(NativeEngine, "submit", third_fails)
+    with pytest.raises(EngineFault, match="status -1"):
+        await both.write(*(both.move(n, n, 1) for n in range(100)))
+    assert len(begun) == 3
+
+
 async def test_the_loop_goes_on_meanwhile(both: Both) -> None:
     both.source.view()[:] = b"\1" * SIZE
     turns = 0
