@@ -1,4 +1,4 @@
-"""Server: one process of a vendor that others talk to, on ports of its own.
+"""Running: one process that others talk to, on ports of its own; Server: a vendor's, for connectors.
 
 In: a command. Out: a process that answers, and how connectors reach it.
 Never: outlives the process that started it, ends anything by name, talks to other hosts.
@@ -23,11 +23,14 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import BackendUnavailable
 from ...model import Role
 from ..free_ports import FreePorts
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 LOOPBACK = "127.0.0.1"
 _LOOKS = 0.02
@@ -44,8 +47,8 @@ class ServerFailed(RuntimeError):
     """A server did not start, or ended by itself; with the end of what it wrote."""
 
 
-class Server(abc.ABC):
-    """A server that is started at most once at a time. Use as a context manager, or :meth:`close` it.
+class Running(abc.ABC):
+    """A program that serves, started at most once at a time. Use as a context manager, or :meth:`close` it.
 
     Ports stay the same as long as the object lives, also from one start to the next.
     """
@@ -69,10 +72,6 @@ class Server(abc.ABC):
     @abc.abstractmethod
     def answers(self) -> bool:
         """Whether it serves now; one quick question."""
-
-    @abc.abstractmethod
-    def extra(self, role: Role) -> dict[str, Any]:
-        """``extra`` of a connector that talks to it."""
 
     def environment(self) -> Mapping[str, str]:
         """Variables for it beside our own."""
@@ -168,7 +167,7 @@ class Server(abc.ABC):
         self._ports.close()
         self._log.close()
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -179,6 +178,14 @@ class Server(abc.ABC):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Server(Running):
+    """One that a backend's connectors talk to."""
+
+    @abc.abstractmethod
+    def extra(self, role: Role) -> dict[str, Any]:
+        """``extra`` of a connector that talks to it."""
 
 
 def program(name: str, *, backend: str, remedy: str) -> str:
