@@ -140,6 +140,25 @@ async def test_one_who_comes_late_is_in_the_next_question(kept: Kept) -> None:
     await ended(lookups)
 
 
+async def test_those_who_come_one_after_another_do_not_have_all_others_asked_for(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omni_async.transport.stored.lookups.NAMES", BATCH / 3)  # all in 3 s
+    lookups = looking(kept)
+    waiters = [lookups.wait(f"k{number}") for number in range(BATCH)]
+    await kept.questions_more(1)
+    for number in range(20):
+        waiters.append(lookups.wait(f"late-{number}"))
+        await kept.questions_more(1)
+        if f"late-{number}" not in kept.questions[-1]:  # it was on its way
+            await kept.questions_more(1)
+        assert f"late-{number}" in kept.questions[-1]
+    assert sum(map(len, kept.questions)) < 5 * BATCH
+    for waiter in waiters:
+        waiter.cancel()
+    await ended(lookups)
+
+
 async def test_the_one_that_is_there_is_told_and_no_other(kept: Kept) -> None:
     lookups = looking(kept)
     first, second, other = (lookups.wait(name) for name in ("a", "a", "b"))

@@ -66,6 +66,8 @@ class LookUps:
         """Who has left since."""
         self._fresh = -FRESH
         """When the last one came."""
+        self._unasked = False
+        """Whether somebody has come since the last question."""
         self._event = 0.0
         """When the last one came or was told."""
         self._task: asyncio.Task[None] | None = None
@@ -88,6 +90,7 @@ class LookUps:
         self._count += 1
         future.add_done_callback(lambda done: self._left(name, done))
         self._event = self._fresh = self._loop.time()
+        self._unasked = True
         if self._task is None:
             self._task = self._loop.create_task(self._run())
         elif self._tick is not None:
@@ -106,20 +109,25 @@ class LookUps:
                 self._gone.add(name)
 
     async def _run(self) -> None:
-        pause = SHORTEST
+        pause, due, now = SHORTEST, 0.0, self._loop.time
         try:
             self._timer = KernelTimer(self._loop, self._over)
             while self._waiting and not self._closed:
-                began = self._loop.time()
+                began = now()
+                # Who comes is asked for soon; the others cannot be asked for each time that somebody does.
+                early = began < due and len(self._waiting) > self._newest
                 try:
-                    await self._ask()
-                    pause = self._interval(self._loop.time() - began)
+                    await self._ask(self._latest() if early else self._next())
+                    if not early:
+                        pause = self._interval(now() - began)
+                        due = now() + pause
                 except EngineFault as error:
                     if self.trouble is None:
                         _log.warning("the store does not answer", error=str(error))
                     self.trouble = error
                     pause = min(2 * pause, TROUBLED)
-                await self._pause(pause)
+                    due = now() + pause
+                await self._pause(SHORTEST if self._unasked else due - now())
         except ClosedError:  # the store was closed under the question
             return
         finally:
@@ -141,9 +149,9 @@ class LookUps:
         if self._tick is not None and not self._tick.done():
             self._tick.set_result(None)
 
-    async def _ask(self) -> None:
-        names = self._next()
+    async def _ask(self, names: list[str]) -> None:
         self.questions += 1
+        self._unasked = False
         there = await self._contains(names)
         self.trouble = None
         if True not in there:  # most of the time, and quicker found out this way
@@ -173,7 +181,10 @@ class LookUps:
                 names = [name for name in names if name not in self._gone]
         if self._loop.time() - self._fresh > FRESH:
             return names
-        return list(dict.fromkeys([*islice(reversed(waiting), self._newest), *names]))
+        return list(dict.fromkeys([*self._latest(), *names]))
+
+    def _latest(self) -> list[str]:
+        return list(islice(reversed(self._waiting), self._newest))
 
     def _begin(self) -> None:
         """A round, mostly the same as the last one."""
