@@ -197,7 +197,8 @@ class CacheWorld(Nature):
             read = self.reads.pop(index % len(self.reads))
             if not read.taker.alive:
                 return
-            for layer in read.layers:
+            moved = not problem or index % 2
+            for layer in read.layers if moved else ():
                 for at, block in enumerate(read.got.blocks):
                     assert read.taker.owners.get(block) is read.got, "a read lands in a free block"
                     source = read.sent.blocks[at]
@@ -212,7 +213,8 @@ class CacheWorld(Nature):
             if not copy.taker.alive:
                 return
             values = copy.taker.slots[copy.got.slots[copy.slot]]
-            for at, block in enumerate(copy.got.blocks):
+            moved = not problem or index % 2
+            for at, block in enumerate(copy.got.blocks if moved else ()):
                 assert copy.taker.owners.get(block) is copy.got, "a copy lands in a free block"
                 copy.taker.memory[block, copy.layer] = values.get(at, GARBAGE)
             copy.taker.core.copied(copy.got.core, [copy.layer], "it failed" if problem else None)
