@@ -47,9 +47,10 @@ class KVConsumer(KVEnd):
             rank hears from. By default the configured sender, or the ranks of ``from_stage``.
         source_tp: ranks that share a producer's heads; by default as many as here.
         replica: which replica of ``from_stage``.
-        landing: ``direct``: producers write into the blocks. ``staged``: into the transport's pool, from
-            where they are copied. ``auto``: directly, unless nothing could end a late write into these
-            caches (see docs/explanation/kv.md); a :class:`KVMemory` never needs the copy.
+        landing: (engines that write) ``direct``: producers write into the blocks. ``staged``: into the
+            transport's pool, from where they are copied. ``auto``: directly, but for tensors of the engine's
+            own on the host, into which nothing could end a late write (see docs/explanation/kv.md); a
+            :class:`KVMemory` never needs the copy.
 
     ::
 
@@ -334,8 +335,9 @@ class KVConsumer(KVEnd):
     def _stages(self, landing: str) -> bool:
         if landing != "auto":
             return landing == "staged"
-        revoke = self.guests.wiring.engine.revoke
-        return revoke is Revoke.PAGES and not Mappings.can(self.guests, self.caches)
+        slots_help = self.guests.wiring.engine.revoke is not Revoke.NOTHING
+        on_host = self.caches.device == "cpu"
+        return slots_help and on_host and not Mappings.can(self.guests, self.caches)
 
     # --- peers ------------------------------------------------------------------------------------
 

@@ -247,7 +247,7 @@ class KVEnd(abc.ABC):
             del self._lines[line]
             self.flush()
 
-    def refused(self, address: str, error: Exception) -> None:
+    def refused(self, address: str, error: Exception) -> None:  # noqa: B027 - consumers do
         """A producer dials nobody."""
 
     def closing(self, reason: str) -> None:

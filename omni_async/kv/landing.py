@@ -33,7 +33,7 @@ class Mapping:
         self.doubtful: set[TakenShare] = set()
 
     def divert(self) -> None:
-        """Whoever writes here from now on writes where nobody looks."""
+        """Whoever writes here from now on writes where nobody looks, or is refused."""
         self._guests.unregister(self.region)
         self.block.divert()
 
@@ -67,8 +67,9 @@ class Mappings:
 
     @staticmethod
     def can(guests: Guests, caches: Caches) -> bool:
-        """Whether memory can be taken away so: it is ours, and writes go by this process's page tables."""
-        return caches.memory is not None and guests.wiring.engine.revoke is Revoke.PAGES
+        """Whether memory can be taken away so: it is ours, and writes go by this process's page tables, or by
+        a region whose registration can be ended."""
+        return caches.memory is not None and guests.wiring.engine.revoke is not Revoke.NOTHING
 
     def begin(self, share: TakenShare) -> None:
         """Its producer is told of the present mapping."""
