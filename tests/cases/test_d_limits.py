@@ -1,4 +1,4 @@
-"""Names, limits and states of transfers: shared or refused, the same everywhere, only forward."""
+"""Names, limits and states of transfers: kept apart, the same everywhere, only forward."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ torch = pytest.importorskip("torch")
 
 # ruff: noqa: E402 - what follows needs PyTorch
 import omni_async
-from omni_async.cli.free_ports import FreePorts
-from omni_async.errors import ConfigError, ProtocolError, TransferTimeout, UsageError
-from omni_async.kv import KVConsumer, KVInstance, KVProducer
-from omni_async.kv.control import Registered, load_kv_config, new_request_id, write_legs
+from omni_async.errors import ConfigError, TransferTimeout, UsageError
+from omni_async.kv import KVConsumer, KVProducer
 from omni_async.kv.giving import State
 from omni_async.kv.taking import Step
 from tests.ends import Ends, ends, led
@@ -31,72 +29,6 @@ from tests.kv.world import CacheWorld
 from tests.pairs import open_pair
 
 SOURCE, TARGET = [3, 7, 8, 1], [20, 2, 3, 9]
-
-
-# --- D7: each side adds its own suffix to the request's id ----------------------------------------
-
-
-@contextlib.asynccontextmanager
-async def instances(namespace: str) -> Any:
-    source, target = Node(layout()), Node(layout())
-    source.fill(1)
-    with FreePorts() as ports:
-
-        def config(role: str, name: str) -> dict[str, Any]:
-            extra = {
-                "host_ip": "127.0.0.1",
-                "handshake_port": ports.of((name, "handshake")),
-                "notify_port": ports.of((name, "notify")),
-                "backend": "shm",
-            }
-            return {"kv_role": role, "kv_connector_extra_config": extra}
-
-        async with (
-            KVInstance(
-                config("kv_producer", "P"), source.layout, source.caches, namespace=namespace
-            ) as prefill,
-            KVInstance(
-                config("kv_consumer", "D"), target.layout, target.caches, namespace=namespace
-            ) as decode,
-        ):
-            yield (
-                prefill,
-                decode,
-                write_legs("tx-1", known("P", prefill), known("D", decode)),
-                target,
-            )
-
-
-def known(role: Any, instance: KVInstance) -> Registered:
-    """What a proxy knows of it."""
-    address = str(instance.address)
-    return Registered(type=role, http_address="", zmq_address=address, transfer_mode="WRITE")
-
-
-async def test_engines_may_call_a_request_what_they_like(namespace: str) -> None:
-    async with instances(namespace) as (prefill, decode, legs, target):
-        routed = new_request_id(prefill.address, decode.address)
-        job = await prefill.prefill(legs[0], f"cmpl-{routed}-0-1a2b3c4d", block_ids=SOURCE)
-        progress = await decode.decode(legs[1], f"cmpl-{routed}-0-9f8e7d6c", block_ids=TARGET)
-        for layer in range(3):
-            job.layer_ready(layer)
-        await job.seal()
-        await progress.all(timeout=5)
-        await job.delivered(timeout=5)
-        assert not target.wrong(1, TARGET, layout(), SOURCE)
-
-
-async def test_a_request_that_both_sides_call_otherwise_is_refused_at_once(namespace: str) -> None:
-    async with instances(namespace) as (prefill, decode, legs, _):
-        theirs, ours = ({**leg} for leg in legs)
-        del theirs["transfer_id"], ours["transfer_id"]
-        routed = new_request_id(prefill.address, decode.address)
-        began = time.monotonic()
-        with pytest.raises(ProtocolError, match="no transfer_id"):
-            await prefill.prefill(theirs, f"cmpl-{routed}-0-1a2b3c4d", block_ids=SOURCE)
-        with pytest.raises(ProtocolError, match="no transfer_id"):
-            await decode.decode(ours, f"cmpl-{routed}-0-9f8e7d6c", block_ids=TARGET)
-        assert time.monotonic() - began < 1
 
 
 # --- D11: the clean-up of a put takes the id of a concurrent get ----------------------------------
@@ -203,30 +135,6 @@ async def test_what_was_put_is_stored_and_what_was_fetched_is_delivered(namespac
 
 
 # --- D15: a limit of null meant for ever ----------------------------------------------------------
-
-LIMITS = [
-    (None, "a number"),
-    (0, "greater than 0"),
-    (-1, "greater than 0"),
-    ("0", "greater than 0"),
-    (math.nan, "finite"),
-    (math.inf, "finite"),
-    (True, "a number"),
-    ("soon", "a number"),
-]
-
-
-@pytest.mark.parametrize("option", ["transfer_timeout", "defer_timeout", "handshake_timeout"])
-@pytest.mark.parametrize("value", [value for value, _ in LIMITS])
-def test_a_limit_in_an_instance_s_configuration_is_a_time(option: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=option):
-        load_kv_config({"kv_role": "kv_both", "kv_connector_extra_config": {option: value}})
-
-
-def test_a_number_as_text_is_that_number() -> None:
-    extra = {"transfer_timeout": "30", "defer_timeout": 0.5}
-    found = load_kv_config({"kv_role": "kv_both", "kv_connector_extra_config": extra}).options
-    assert (found.transfer_timeout, found.defer_timeout) == (30.0, 0.5)
 
 
 @pytest.mark.parametrize("option", ["transfer_timeout", "defer_timeout"])
