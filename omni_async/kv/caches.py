@@ -76,8 +76,8 @@ class Caches:
             return [Span(block.address, block.nbytes, block.fd)]
         if verb is Verb.MAP:
             raise UsageError(
-                "this backend's consumers map the caches, so they have to lie in shared memory: make them by "
-                "KVMemory(layout) and give that instead of tensors"
+                "this backend's consumers map a producer's caches, so they have to lie in shared memory: make "
+                "them by KVMemory(layout) and give that instead of tensors"
             )
         sizes = list(self.layout.tensor_nbytes) * self.layout.layers
         spans: list[Span] = []

@@ -19,15 +19,26 @@ from ..errors import ClosedError, OmniAsyncError, ProtocolError, TransferTimeout
 from ..model import Endpoint, Region, Verb
 from ..transport.guests import GuestLine
 from . import sending
-from .end import SETTLE_SECONDS, KVEnd, Peer, checked_blocks, checked_request, checked_text
+from .end import (
+    DEFER_TIMEOUT,
+    SETTLE_SECONDS,
+    TRANSFER_TIMEOUT,
+    Carrier,
+    KVEnd,
+    Peer,
+    checked_blocks,
+    checked_request,
+    checked_text,
+)
 from .landing import Mappings
 from .layout import KVLayout
 from .mapped import carry_layers
+from .memory import KVMemory
 from .plan import KVPlan, sources_of
 from .progress import KVProgress
 from .slots import Slots
 from .taking import Step, TakenShare, Taking
-from .words import VERSION, AnyWord, Ask, Begun, Decline, Meet, Mode
+from .words import VERSION, AnyWord, Ask, Begun, Decline, Meet, Mode, Spot
 
 Source = Mapping[str, Any] | int | Endpoint
 """One producer rank: its number, or its whole name, where channels find it by name; else ``source_host`` and
@@ -39,9 +50,14 @@ kernel had begun for a process of this host may have looked the pages up before.
 
 
 class KVConsumer(KVEnd):
-    """The receiving end, over a transport of role ``receiver``; see :class:`KVEnd` for arguments and errors.
+    """The receiving end of KV caches: an async context manager over a transport of role ``receiver``.
 
     Args:
+        carrier: an open transport, or a stage that has exactly one of role ``receiver``. It goes on carrying
+            payloads and streams, and stays open when this ends.
+        layout: of this rank's caches.
+        caches: one item a layer (a tensor, or a pair of keys and values), or a :class:`KVMemory`. They are
+            registered once, and written in place.
         from_stage: the producers' stage, where channels find them by name (shared memory).
         source: where the producers are, unless :meth:`receive` says it: one item for each rank that this
             rank hears from. By default the configured sender, or the ranks of ``from_stage``.
@@ -51,6 +67,13 @@ class KVConsumer(KVEnd):
             transport's pool, from where they are copied. ``auto``: directly, but for tensors of the engine's
             own on the host, into which nothing could end a late write (see docs/explanation/kv.md); a
             :class:`KVMemory` never needs the copy.
+        transfer_timeout: seconds in which something of a request has to move, once its producer has begun; more
+            than 0, ``None`` for no limit.
+        defer_timeout: seconds that its producer may take to be there and to begin; the same.
+
+    Raises:
+        UsageError: a role, limits, ranks or tensors that do not fit, or (on entering) a backend that does not
+            reach them, or a transport that has a :class:`KVConsumer` already; says what does.
 
     ::
 
@@ -63,15 +86,25 @@ class KVConsumer(KVEnd):
 
     def __init__(
         self,
-        *args: Any,
+        carrier: Carrier,
+        layout: KVLayout,
+        caches: KVMemory | Sequence[Any],
+        *,
         from_stage: str | int | None = None,
         source: Source | Sequence[Source] | None = None,
         source_tp: int | None = None,
         replica: int = 0,
         landing: Literal["auto", "direct", "staged"] = "auto",
-        **kwargs: Any,
+        transfer_timeout: float | None = TRANSFER_TIMEOUT,
+        defer_timeout: float | None = DEFER_TIMEOUT,
     ) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(
+            carrier,
+            layout,
+            caches,
+            transfer_timeout=transfer_timeout,
+            defer_timeout=defer_timeout,
+        )
         if landing not in ("auto", "direct", "staged"):
             raise UsageError(f"landing is 'auto', 'direct' or 'staged', not {landing!r}")
         self._stage = None if from_stage is None else str(from_stage)
@@ -342,7 +375,9 @@ class KVConsumer(KVEnd):
     # --- peers ------------------------------------------------------------------------------------
 
     def register(self) -> list[Region]:
-        if self.writes and not self._staged and Mappings.can(self.guests, self.caches):
+        if self._staged or self.guests.verb is Verb.MAP:
+            return []  # they are copied into from here, and nobody else is to reach them
+        if self.writes and Mappings.can(self.guests, self.caches):
             self._mappings = Mappings(self.guests, self.caches, self._remap, self._diverted)
             return []
         return super().register()
@@ -351,6 +386,8 @@ class KVConsumer(KVEnd):
         if self._mappings is not None:
             present = self._mappings.present
             return Meet(VERSION, self.layout, self.spots([present.region], present.shift))
+        if not self._regions:
+            return Meet(VERSION, self.layout, [Spot(0, 0)] * len(self.caches.addresses))
         return Meet(VERSION, self.layout, self.spots(self._regions))
 
     def _remap(self) -> None:

@@ -96,8 +96,8 @@ class KVEnd(abc.ABC):
         layout: KVLayout,
         caches: KVMemory | Any,
         *,
-        transfer_timeout: float = TRANSFER_TIMEOUT,
-        defer_timeout: float = DEFER_TIMEOUT,
+        transfer_timeout: float | None = TRANSFER_TIMEOUT,
+        defer_timeout: float | None = DEFER_TIMEOUT,
     ) -> None:
         self.layout = layout
         self.caches = Caches(layout, caches)
@@ -420,7 +420,7 @@ def failed(error: OmniAsyncError) -> OmniAsyncError:
     return again
 
 
-def _limit(value: float, what: str) -> float:
+def _limit(value: float | None, what: str) -> float:
     found = seconds(value, what)
     if found == 0:
         raise UsageError(f"{what} has to be more than 0 seconds, or None for no limit")

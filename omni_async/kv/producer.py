@@ -20,8 +20,19 @@ from ..observe.log import get_logger
 from ..transport import DEFAULT
 from ..transport.guests import GuestLine
 from . import sending
-from .end import SETTLE_SECONDS, KVEnd, checked_blocks, checked_request, checked_text
+from .end import (
+    DEFER_TIMEOUT,
+    SETTLE_SECONDS,
+    TRANSFER_TIMEOUT,
+    Carrier,
+    KVEnd,
+    checked_blocks,
+    checked_request,
+    checked_text,
+)
 from .giving import GivenShare, Giving, Session, State
+from .layout import KVLayout
+from .memory import KVMemory
 from .plan import KVPlan, targets_of
 from .session import Event, KVSession
 from .words import (
@@ -52,7 +63,23 @@ class _Target:
 
 
 class KVProducer(KVEnd):
-    """The sending end, over a transport of role ``sender``; see :class:`KVEnd` for arguments and errors.
+    """The sending end of KV caches: an async context manager over a transport of role ``sender``.
+
+    Args:
+        carrier: an open transport, or a stage that has exactly one of role ``sender``. It goes on carrying
+            payloads and streams, and stays open when this ends.
+        layout: of this rank's caches.
+        caches: one item a layer (a tensor, or a pair of keys and values), or a :class:`KVMemory`, which
+            backends whose consumers map memory need. They are registered once, and read in place.
+        transfer_timeout: seconds in which something of a sealed request has to move; more than 0, ``None`` for
+            no limit. While the model computes there is none.
+        defer_timeout: seconds that a request waits for its consumers; the same.
+
+    Raises:
+        UsageError: a role, limits or tensors that do not fit, or (on entering) a backend that does not reach
+            them, or a transport that has a :class:`KVProducer` already; says what does.
+
+    All of its calls belong to the loop that made it, but for :meth:`KVSession.layer_ready`.
 
     ::
 
@@ -63,8 +90,22 @@ class KVProducer(KVEnd):
 
     role = "sender"
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        carrier: Carrier,
+        layout: KVLayout,
+        caches: KVMemory | Sequence[Any],
+        *,
+        transfer_timeout: float | None = TRANSFER_TIMEOUT,
+        defer_timeout: float | None = DEFER_TIMEOUT,
+    ) -> None:
+        super().__init__(
+            carrier,
+            layout,
+            caches,
+            transfer_timeout=transfer_timeout,
+            defer_timeout=defer_timeout,
+        )
         self.core = Giving(
             self.layout.layers,
             writes=self.writes,

@@ -124,6 +124,20 @@ async def test_tensors_of_the_engine_itself_are_read_and_written(
             assert not target.wrong(1, TARGET, source.layout, SOURCE)
 
 
+@pytest.mark.parametrize("mode", ["write", "read"])
+async def test_a_consumer_that_maps_needs_no_memory_of_a_kind(namespace: str, mode: str) -> None:
+    source, target = Node(layout()), Node(layout(), shared=False)
+    source.fill(1)
+    target.spoil()
+    with ends("shm", namespace) as where:
+        async with joined(where, source, target) as (_, consumer):
+            progress = await consumer.receive("r", TARGET, mode=mode)
+            await give_here(source, "r", SOURCE, mode)
+            await progress.all()
+            assert not target.wrong(1, TARGET, source.layout, SOURCE)
+            assert not target.touched(TARGET)
+
+
 async def test_tensors_that_nobody_can_map_are_refused_with_what_to_do(namespace: str) -> None:
     source, _ = pair({}, {}, shared=False)
     with ends("shm", namespace) as where:
