@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import warnings
-from collections.abc import Coroutine, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ..abc import Revoke
 from ..errors import ClosedError, OmniAsyncError, ProtocolError, TransferTimeout, UsageError
-from ..model import Endpoint, Region, Verb
+from ..model import Region, Verb
 from ..transport.guests import GuestLine
-from . import sending
 from .end import (
     DEFER_TIMEOUT,
     SETTLE_SECONDS,
@@ -32,17 +29,15 @@ from .end import (
 )
 from .landing import Mappings
 from .layout import KVLayout
-from .mapped import carry_layers
 from .memory import KVMemory
-from .plan import KVPlan, sources_of
+from .plan import KVPlan
 from .progress import KVProgress
+from .reads import Reads
 from .slots import Slots
+from .sources import Source, Sources, check_rank
+from .stillness import Stillness
 from .taking import Step, TakenShare, Taking
 from .words import VERSION, AnyWord, Ask, Begun, Decline, Meet, Mode, Spot
-
-Source = Mapping[str, Any] | int | Endpoint
-"""One producer rank: its number, or its whole name, where channels find it by name; else ``source_host`` and
-``source_port``."""
 
 GRACE = 1.0
 """Seconds between taking memory away from a lost producer and giving its blocks to others. A copy that the
@@ -107,11 +102,14 @@ class KVConsumer(KVEnd):
         )
         if landing not in ("auto", "direct", "staged"):
             raise UsageError(f"landing is 'auto', 'direct' or 'staged', not {landing!r}")
-        self._stage = None if from_stage is None else str(from_stage)
-        self._replica = replica
-        self._source = source
-        self._source_tp = self.layout.tp_size if source_tp is None else source_tp
-        sources_of(self.layout, self._source_tp)  # may refuse it
+        self._sources = Sources(
+            self.guests,
+            self.layout,
+            source,
+            self.layout.tp_size if source_tp is None else source_tp,
+            None if from_stage is None else str(from_stage),
+            replica,
+        )
         self._staged = self.writes and self._stages(landing)
         self.core = Taking(
             self.layout.layers,
@@ -121,18 +119,12 @@ class KVConsumer(KVEnd):
         )
         self._mappings: Mappings | None = None
         self._slots = Slots(self.guests, self.caches, self.core, self._say_to, self.flush)
-        self._kept: dict[Any, str] = {}
-        """Where each producer is that was asked: its line is kept."""
-        self._expected: dict[str, tuple[int, int]] = {}
-        """Address → how many ranks there have to be, and which one."""
         self._progress: dict[TakenShare, KVProgress] = {}
         self._busy: dict[int, KVProgress] = {}
         """Blocks that a transfer may write to."""
-        self._moved: dict[KVProgress, float] = {}
-        self._watches: dict[KVProgress, int] = {}
+        self._still = Stillness(self.loop, self.deadlines, self._due, self._late)
         self._declines: dict[str, list[Decline]] = {}
-        self._reading = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._reads = Reads(self.guests, self.caches, self._was_read)
         self._calm: asyncio.Event | None = None
 
     # --- the caller -------------------------------------------------------------------------------
@@ -180,8 +172,7 @@ class KVConsumer(KVEnd):
             share = self.core.want(address, request_id, blocks, wanted, staged=self._staged)
             self._progress[share] = progress
             progress.shares.append(share)
-        self._moved[progress] = self.loop.time()
-        self._watch(progress)
+        self._still.moved(progress)
         for address in addresses:
             self._recheck(address)
         self.flush()
@@ -255,14 +246,11 @@ class KVConsumer(KVEnd):
 
         ``False`` where a transfer from there is under way, or it was not known.
         """
-        name = _name_of(source)
-        address = self._kept.get(name)
+        address = self._sources.address_of(source)
         if address is None or any(share.address == address for share in self._progress):
             return False
-        del self._kept[name]
-        self._expected.pop(address, None)
+        self._sources.forget(source)
         self._declines.pop(address, None)
-        self.guests.leave_line(address)
         return True
 
     @property
@@ -287,63 +275,15 @@ class KVConsumer(KVEnd):
         source_tp: int | None,
         ranks: Sequence[int] | None = None,
     ) -> list[str]:
-        told = self._source if source is None else source
-        tp = self._source_tp if source_tp is None else source_tp
-        ranks = sources_of(self.layout, tp) if ranks is None else ranks
-        if told is None:
-            items: list[Source] = list(ranks)
-        elif isinstance(told, (Mapping, int, Endpoint)):
-            items = [told]
-        elif isinstance(told, Sequence) and not isinstance(told, (str, bytes, Endpoint)):
-            items = list(told)
-        else:
-            raise UsageError(f"sources are told one by one, or in a list, not as {told!r}")
-        if len(items) != len(ranks):
-            raise UsageError(
-                f"this rank hears from {len(ranks)} ranks of its producer "
-                f"({', '.join(map(str, ranks))}), and {len(items)} sources were told"
-            )
-        for item in items:
-            self._check_source(item, ranks)
-        return [self._keep(item, (tp, rank)) for item, rank in zip(items, ranks, strict=True)]
-
-    def _check_source(self, item: Source, ranks: Sequence[int]) -> None:
-        if isinstance(item, (Mapping, Endpoint)):
-            return
-        if isinstance(item, bool) or not isinstance(item, int):
-            raise UsageError(
-                f"a source is a rank, an Endpoint, or a source_host and a source_port, not {item!r}"
-            )
-        found = self.guests.wiring.channels.address_of(self._endpoint(item))
-        if not self._stage and found is not None:
-            raise UsageError(
-                "the producers of this backend are found by name: give from_stage, their stage"
-            )
-        if len(ranks) > 1 and found is None:
-            raise UsageError(
-                f"this rank hears from several ranks ({', '.join(map(str, ranks))}): give a source "
-                "with source_host and source_port for each"
-            )
-
-    def _endpoint(self, rank: int) -> Endpoint:
-        return Endpoint(self.guests.endpoint.namespace, self._stage or "", rank, self._replica)
-
-    def _keep(self, item: Source, expected: tuple[int, int]) -> str:
-        name = _name_of(item)
-        if name not in self._kept:
-            if isinstance(item, Mapping):
-                address = self.guests.keep_line(None, item)
-            else:
-                named = item if isinstance(item, Endpoint) else self._endpoint(item)
-                address = self.guests.keep_line(named, None)
-            self._kept[name] = address
-        address = self._kept[name]
-        if self._expected.get(address) != expected:
-            for line, who in self._lines.items():
-                if line.address == address and who in self.peers:
-                    _check_rank(line, self.peers[who].layout, expected)
-            self._expected[address] = expected
-        return address
+        """Where to ask; who is there already has to be whom it takes."""
+        found = self._sources.resolve(source, source_tp, ranks)
+        for address, expected in found:
+            if self._sources.expected.get(address) != expected:
+                for line, who in self._lines.items():
+                    if line.address == address and who in self.peers:
+                        check_rank(line, self.peers[who].layout, expected)
+                self._sources.expected[address] = expected
+        return [address for address, _ in found]
 
     def _recheck(self, address: str) -> None:
         """A producer that was refused before is refused again."""
@@ -396,12 +336,12 @@ class KVConsumer(KVEnd):
                 self.introduce(line, self.peers[name].meet.end)
 
     def expected(self, line: GuestLine, theirs: KVLayout) -> None:
-        wanted = self._expected.get(line.address)
+        wanted = self._sources.expected.get(line.address)
         if wanted is not None:
-            _check_rank(line, theirs, wanted)
+            check_rank(line, theirs, wanted)
 
     def refused(self, address: str, error: Exception) -> None:
-        if address in self._kept.values():
+        if self._sources.keeps(address):
             self.core.refused(address, ProtocolError(str(error), peer=address))
             self.flush()
 
@@ -426,7 +366,8 @@ class KVConsumer(KVEnd):
     def _plan(self, share: TakenShare, word: Begun) -> None:
         if self.writes and not word.staged:
             return
-        peer = next(peer for peer in self.peers.values() if peer.line.address == share.address)
+        peer = self._peer_at(share.address)
+        assert peer is not None  # it has just spoken
         tokens = None if word.tokens < 0 else word.tokens
         share.plan = KVPlan.of(peer.layout, word.blocks, self.layout, share.blocks, tokens=tokens)
 
@@ -449,7 +390,7 @@ class KVConsumer(KVEnd):
                 self._slots.begin(share, share.plan)
             reads, core.reads = core.reads, []
             for share, layers in reads:
-                self._read(share, layers)
+                self._reads.begin(share, layers, self._peer_at(share.address))
             arrived, core.arrived = core.arrived, []
             for share, layers, slots in arrived:
                 self._slots.arrived(share, layers, slots)
@@ -475,43 +416,10 @@ class KVConsumer(KVEnd):
                 for word in self._declines.pop(line.address, []):
                     self.say(who, word)
 
-    def _read(self, share: TakenShare, layers: list[int]) -> None:
-        peer = next((p for p in self.peers.values() if p.line.address == share.address), None)
-        self._reading += 1
-        if peer is None:
-            self.loop.call_soon(self._was_read, share, layers, "the producer has gone")
-            return
-        if self.guests.verb is Verb.MAP:
-            self._spawn(self._carry(peer, share, layers))
-            return
-        moves = [
-            move
-            for layer in layers
-            for move in sending.reading(share.plan, self.caches, layer, peer.meet.spots)
-        ]
-        peer.line.move(moves, partial(self._was_read, share, layers))
-
-    async def _carry(self, peer: Peer, share: TakenShare, layers: list[int]) -> None:
-        problem: str | None = "it was cancelled"
-        try:
-            problem = await carry_layers(
-                self.guests.wiring.executor,
-                share.plan,
-                self.caches,
-                layers,
-                peer.meet.spots,
-                peer.line,
-            )
-        finally:
-            self._was_read(share, layers, problem)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _peer_at(self, address: str) -> Peer | None:
+        return next((peer for peer in self.peers.values() if peer.line.address == address), None)
 
     def _was_read(self, share: TakenShare, layers: list[int], problem: str | None) -> None:
-        self._reading -= 1
         self.core.read(share, layers, problem)
         self.flush()
         self._maybe_calm()
@@ -535,7 +443,6 @@ class KVConsumer(KVEnd):
         progress = self._progress.get(share)
         if progress is None:
             return
-        self._moved[progress] = self.loop.time()
         if share.free:
             self._slots.end(share)
             if self._mappings is not None:
@@ -550,9 +457,9 @@ class KVConsumer(KVEnd):
                 if self._busy.get(block) is progress:
                     del self._busy[block]
         if over:
-            self._forget(progress)
-        elif share.step is Step.BEGUN and not share.landed:
-            self._watch(progress)  # another limit holds from now on
+            self._still.forget(progress)
+        else:
+            self._still.moved(progress)
         progress.stir()
         self._maybe_calm()
 
@@ -571,23 +478,11 @@ class KVConsumer(KVEnd):
 
     # --- time limits ------------------------------------------------------------------------------
 
-    def _watch(self, progress: KVProgress) -> None:
-        old = self._watches.pop(progress, None)
-        if old is not None:
-            self.deadlines.discard(old)
-        limit = self.transfer_timeout if progress.begun else self.defer_timeout
-        if limit < math.inf:
-            due = self._moved[progress] + limit
-            self._watches[progress] = self.deadlines.add(due, partial(self._look_at, progress))
+    def _due(self, progress: KVProgress, moved: float) -> float:
+        return moved + (self.transfer_timeout if progress.begun else self.defer_timeout)
 
-    def _look_at(self, progress: KVProgress) -> None:
-        self._watches.pop(progress, None)
-        if progress not in self._moved:
-            return
+    def _late(self, progress: KVProgress) -> None:
         limit = self.transfer_timeout if progress.begun else self.defer_timeout
-        if self._moved[progress] + limit > self.loop.time():
-            self._watch(progress)
-            return
         where = ", ".join(self._describe(share.address) for share in progress.shares)
         here = [share for share in progress.shares if share.step is not Step.PARKED]
         if progress.begun:
@@ -607,12 +502,6 @@ class KVConsumer(KVEnd):
         )
         self._cancel(progress, error)
 
-    def _forget(self, progress: KVProgress) -> None:
-        self._moved.pop(progress, None)
-        token = self._watches.pop(progress, None)
-        if token is not None:
-            self.deadlines.discard(token)
-
     # --- closing ----------------------------------------------------------------------------------
 
     def shut(self, reason: str) -> None:
@@ -621,7 +510,7 @@ class KVConsumer(KVEnd):
 
     @property
     def under_way(self) -> bool:
-        return self._reading > 0
+        return self._reads.under_way > 0
 
     async def settle(self) -> None:
         try:
@@ -661,9 +550,7 @@ class KVConsumer(KVEnd):
             )
         for progress in left:
             progress.leave_behind()
-        for address in self._kept.values():
-            self.guests.leave_line(address)
-        self._kept.clear()
+        self._sources.close()
 
     async def _calm_down(self) -> None:
         if self._progress:
@@ -676,21 +563,5 @@ class KVConsumer(KVEnd):
             self._calm.set()
 
     def unregister(self) -> None:
-        if not self._reading:
+        if not self._reads.under_way:
             super().unregister()
-
-
-def _name_of(source: Source) -> Any:
-    if isinstance(source, Mapping):
-        return source.get("source_host"), source.get("source_port")
-    return source
-
-
-def _check_rank(line: GuestLine, theirs: KVLayout, wanted: tuple[int, int]) -> None:
-    """Raise for another rank than is counted on."""
-    if (theirs.tp_size, theirs.tp_rank) != wanted:
-        raise ProtocolError(
-            f"rank {wanted[1]} of {wanted[0]} was to be found there, and it is rank {theirs.tp_rank} "
-            f"of {theirs.tp_size}: set source_tp and the sources to match",
-            peer=line.name,
-        )

@@ -35,6 +35,7 @@ from .layout import KVLayout
 from .memory import KVMemory
 from .plan import KVPlan, targets_of
 from .session import Event, KVSession
+from .stillness import Stillness
 from .words import (
     ALL,
     VERSION,
@@ -116,10 +117,7 @@ class KVProducer(KVEnd):
             where=self._where,
         )
         self._sessions: dict[Session, KVSession] = {}
-        self._moved: dict[Session, float] = {}
-        """When something of a session moved last."""
-        self._watches: dict[Session, tuple[float, int]] = {}
-        """When it is looked at whether it is late, and the token of that."""
+        self._still = Stillness(self.loop, self.deadlines, self._due, self._late)
         self._tasks: set[asyncio.Task[None]] = set()
         self._computing: set[asyncio.Task[None]] = set()
         """Those that wait for a device, and for nothing that moves."""
@@ -194,7 +192,8 @@ class KVProducer(KVEnd):
             if blocks is not None:
                 self._assign(session.core, blocks, tokens)
             if limit:
-                self._watch(session.core)
+                if session.core in self._sessions:  # else it was declined before
+                    self._still.moved(session.core)
                 await session.asked_for()
         except BaseException:
             self._withdraw(session)
@@ -260,8 +259,7 @@ class KVProducer(KVEnd):
     def seal(self, session: KVSession) -> None:
         """See :meth:`KVSession.seal`."""
         self.core.seal(session.core)
-        self._moved[session.core] = self.loop.time()
-        self._watch(session.core)
+        self._still.moved(session.core)
         self.flush()
 
     def _told(self, session: KVSession, layer: int, event: Event | None) -> None:
@@ -294,9 +292,8 @@ class KVProducer(KVEnd):
             raise UsageError("enter the KVProducer first, by 'async with'")
         core = self.core.open(request_id, mode, consumers)
         session = self._sessions[core] = KVSession(self, core)
-        self._moved[core] = self.loop.time()
+        self._still.moved(core)
         self.flush()
-        self._watch(core)
         return session
 
     def _withdraw(self, session: KVSession) -> None:
@@ -306,18 +303,7 @@ class KVProducer(KVEnd):
 
     # --- time limits ------------------------------------------------------------------------------
 
-    def _watch(self, core: Session) -> None:
-        """Look at it when it is due; not later than that, and mostly not sooner."""
-        known, due = self._watches.get(core), self._due(core)
-        if known is not None:
-            if known[0] <= due < math.inf:
-                return  # it is looked at before, and then again
-            self.deadlines.discard(known[1])
-            del self._watches[core]
-        if due < math.inf:
-            self._watches[core] = due, self.deadlines.add(due, partial(self._look_at, core))
-
-    def _due(self, core: Session) -> float:
+    def _due(self, core: Session, moved: float) -> float:
         """When it is given up, if nothing moves until then."""
         session = self._sessions.get(core)
         if core.state >= State.DELIVERED or session is None:
@@ -325,16 +311,12 @@ class KVProducer(KVEnd):
         if not core.shares:
             return session.since + session.patience
         if len(core.shares) < core.expected:
-            return self._moved[core] + self.defer_timeout
+            return moved + self.defer_timeout
         if core.state is State.SEALED:
-            return self._moved[core] + self.transfer_timeout
+            return moved + self.transfer_timeout
         return math.inf  # the model computes
 
-    def _look_at(self, core: Session) -> None:
-        del self._watches[core]
-        if self._due(core) > self.loop.time():
-            self._watch(core)
-            return
+    def _late(self, core: Session) -> None:
         asked = len(core.shares)
         landed = sum(len(share.landed) for share in core.shares)
         if 0 < core.expected <= asked:
@@ -422,17 +404,14 @@ class KVProducer(KVEnd):
         session = self._sessions.get(core)
         if session is None:
             return
-        self._moved[core] = self.loop.time()
         session.stir()
         if core.over:
-            del self._sessions[core], self._moved[core]
-            watch = self._watches.pop(core, None)
-            if watch is not None:
-                self.deadlines.discard(watch[1])
+            del self._sessions[core]
+            self._still.forget(core)
             if core.state is State.FAILED:
                 self._forget_later(core.request_id)
         else:
-            self._watch(core)
+            self._still.moved(core)
 
     def _write(self, share: GivenShare, layer: int, room: Room | None) -> None:
         peer = self.peers.get(share.peer)

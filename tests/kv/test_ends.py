@@ -77,9 +77,9 @@ async def until(true: Callable[[], bool]) -> None:
 
 def nothing_left(producer: KVProducer, consumer: KVConsumer) -> None:
     core = producer.core
-    tables = [core.sessions, core._shares, core._waiting, producer._sessions, producer._watches]
-    tables += [producer._moved, consumer.core.shares, consumer._progress, consumer._busy]
-    tables += [consumer._watches, consumer._moved, consumer._slots._shares]
+    tables: list[Any] = [core.sessions, core._shares, core._waiting, producer._sessions]
+    tables += [producer._still, consumer.core.shares, consumer._progress, consumer._busy]
+    tables += [consumer._still, consumer._slots._shares]
     assert [table for table in tables if table] == []
 
 
@@ -515,8 +515,8 @@ async def test_cancelled_waits_change_nothing_and_a_cancelled_begin_gives_up(whe
         for wait in waits:
             wait.cancel()
         await asyncio.wait(waits)
-        assert not len(producer.deadlines) - len(producer._watches) - 1  # "none" is forgotten later
-        assert len(consumer.deadlines) == len(consumer._watches)
+        assert not len(producer.deadlines) - len(producer._still._watches) - 1  # "none" is forgotten later
+        assert len(consumer.deadlines) == len(consumer._still._watches)
         await session.seal()
         await progress.all(timeout=5)
         await session.delivered(timeout=5)
@@ -665,7 +665,7 @@ async def test_a_cancelled_close_leaves_no_line_and_no_guest(written: Ends) -> N
                 with pytest.raises(asyncio.CancelledError):
                     await closing
             assert not end.guests.wiring.guests
-        assert not consumer._kept
+        assert not consumer._sources._kept
         with pytest.raises(omni_async.ClosedError):
             await progress.released(timeout=1)
         FAULTS.release()

@@ -542,7 +542,7 @@ async def test_lines_to_who_was_of_no_use_for_long_end(
                 blocks = [block + round for block in (10, 12, 14, 16)]
                 await whole(await decode.decode(to_decode, request_id, block_ids=blocks))
         assert decode.consumer is not None
-        assert len(decode.consumer._kept) == 1
+        assert len(decode.consumer._sources._kept) == 1
 
 
 def test_ports_that_clash_are_a_mistake(house: House) -> None:

@@ -26,7 +26,11 @@ LARGE = {"layers": 4, "num_blocks": 8, "block_size": 64, "head_size": 8192}
 """Blocks of 4 MiB: a write takes long enough to be stopped in the middle."""
 
 
-@pytest.fixture(params=["shm", "mooncake", "nixl"])
+SOAK = pytest.mark.soak
+"""What is like another test here and takes as long."""
+
+
+@pytest.fixture(params=["shm", "mooncake", pytest.param("nixl", marks=SOAK)])
 def where(request: pytest.FixtureRequest, namespace: str) -> Any:
     with ends(request.param, namespace) as found:
         yield found
@@ -163,8 +167,15 @@ async def _take(peer: PeerProcess, request: str) -> Any:
         return "gone"
 
 
-@pytest.mark.parametrize("connector", ["mooncake", "nixl"])
-@pytest.mark.parametrize("landing", ["auto", "staged"])
+@pytest.mark.parametrize(
+    ("connector", "landing"),
+    [
+        ("mooncake", "auto"),
+        pytest.param("mooncake", "staged", marks=SOAK),
+        pytest.param("nixl", "auto", marks=SOAK),
+        pytest.param("nixl", "staged", marks=SOAK),
+    ],
+)
 async def test_a_stopped_producer_writes_nowhere_when_it_goes_on(
     connector: str, landing: str, namespace: str
 ) -> None:
