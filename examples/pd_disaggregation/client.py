@@ -53,6 +53,7 @@ class Answer(NamedTuple):
     first_seconds: float
     """Until the first token; of a whole answer, until all of it."""
     seconds: float
+    streamed: bool
 
     def is_right(self, wanted: Wanted) -> bool:
         return (
@@ -112,7 +113,7 @@ class Client:
         begin = time.perf_counter()
         async with self._session.post(f"{self._url}/v1/completions", json=body) as response:
             if response.status != 200:
-                return Answer(response.status, [], [], await response.text(), 0.0, 0.0)
+                return Answer(response.status, [], [], await response.text(), 0.0, 0.0, stream)
             chunks, first = [], 0.0
             if stream:
                 async for line in response.content:
@@ -131,6 +132,7 @@ class Client:
             "".join(choice["text"] for choice in choices),
             first or seconds,
             seconds,
+            stream,
         )
 
     async def ask(self, url: str, body: dict[str, Any] | None = None) -> Any:

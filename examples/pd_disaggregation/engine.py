@@ -54,6 +54,7 @@ class Engine:
         self.last_failure: str | None = None
         self._block_size = block_size
         self._numbers = itertools.count()
+        self._door = asyncio.Lock()
         self._endings: set[asyncio.Task[None]] = set()
 
     async def complete(self, request: Request) -> AsyncGenerator[tuple[int, float], None]:
@@ -72,6 +73,7 @@ class Engine:
         do, problem = self.ranks.do, "its client has gone"
         done = False
         try:
+            await self._turn()
             if request.prefills:
                 await do("give", number, request.params, request.request_id, blocks, len(prompt))
                 said = (await do("forward", number, prompt, 0, blocks))[0]
@@ -84,6 +86,7 @@ class Engine:
             if request.decodes:
                 held = blocks[: self._needed(len(prompt))]
                 await do("take", number, request.params, request.request_id, held)
+                await do("whole", number)
                 self.counts["taken"] += 1
                 at = len(prompt) - 1  # what follows the prompt is not in its cache
             rest = prompt[at:]
@@ -107,6 +110,11 @@ class Engine:
         """Wait for the last block."""
         while self._endings:
             await asyncio.wait(set(self._endings))
+
+    async def _turn(self) -> None:
+        """However many come at once, one begins in a turn of the loop: what else it has to do is not late."""
+        async with self._door:
+            await asyncio.sleep(0)
 
     def _needed(self, tokens: int) -> int:
         return -(-tokens // self._block_size)

@@ -56,12 +56,13 @@ class Rank:
         self._cache = cache
         self._thread = ThreadPoolExecutor(1, "model")
         self._requests: dict[int, _Request] = {}
-        self._lag = LagMonitor()
+        self._gaps: dict[str, LagMonitor] = {}
         self.works: Mapping[str, Work] = {
             "give": self.give,
             "forward": self.forward,
             "seal": self.seal,
             "take": self.take,
+            "whole": self.whole,
             "decline": self.decline,
             "give_up": self.give_up,
             "settled": self.settled,
@@ -94,11 +95,15 @@ class Rank:
     async def take(
         self, number: int, params: dict[str, Any] | None, request_id: str, blocks: list[int]
     ) -> None:
-        """Have another instance's cache in these blocks, whole."""
+        """Ask for another instance's cache in these blocks."""
         with self._beginning(number) as request:
             request.taking = await self._instance.decode(params, request_id, block_ids=blocks)
-        if request.taking is not None:
-            await request.taking.all()
+
+    async def whole(self, number: int) -> None:
+        """All of it is there."""
+        progress = self._requests[number].taking
+        assert progress is not None  # the params were those of such a request
+        await progress.all()
 
     # --- both -------------------------------------------------------------------------------------
 
@@ -151,17 +156,24 @@ class Rank:
             del self._requests[number]
         return problem
 
-    async def gaps(self, begin: bool) -> list[float]:
-        """By how many milliseconds ticks of 1 ms came late since it was begun: count, median, p99.9, worst."""
-        self._lag.stop()
-        lag = self._lag.lag()
-        self._lag.reset()
-        if begin:
-            self._lag.start()
-        return [lag.ticks, lag.p50 * 1e3, lag.p999 * 1e3, lag.max * 1e3]
+    async def gaps(self, phase: str | None) -> dict[str, list[float]]:
+        """By how many milliseconds ticks of 1 ms came late in each phase: count, median, p99.9, worst.
+
+        From here on those of this phase are counted, or none.
+        """
+        for monitor in self._gaps.values():
+            monitor.stop()
+        if phase is not None:
+            self._gaps.setdefault(phase, LagMonitor()).start()
+        lags = {name: monitor.lag() for name, monitor in self._gaps.items()}
+        return {
+            name: [lag.ticks, lag.p50 * 1e3, lag.p999 * 1e3, lag.max * 1e3]
+            for name, lag in lags.items()
+        }
 
     def close(self) -> None:
-        self._lag.stop()
+        for monitor in self._gaps.values():
+            monitor.stop()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     @contextlib.contextmanager

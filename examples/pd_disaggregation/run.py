@@ -25,6 +25,7 @@ from .cluster import Cluster, Plan
 
 TOKENS = 16
 QUIET = 1.0
+"""Seconds of a loop alone, before each round."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -39,6 +40,9 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(f"--{role}s", type=int, default=1, metavar="N")
     parser.add_argument("--requests", type=int, default=16, metavar="N")
     parser.add_argument("--tokens", type=int, default=TOKENS, metavar="N", help="of each answer")
+    parser.add_argument(
+        "--rounds", type=int, default=1, metavar="N", help="how often they are sent, all at once"
+    )
     parser.add_argument(
         "--gaps",
         action="store_true",
@@ -61,7 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         asyncio.run(check_here(plan.backend))
-        result = run(plan, options.requests, options.tokens, gaps=options.gaps)
+        result = run(
+            plan, options.requests, options.tokens, rounds=options.rounds, gaps=options.gaps
+        )
     except (BackendUnavailable, ConfigError, ServerFailed, TimeoutError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -69,7 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if result["ok"] else 1
 
 
-def run(plan: Plan, requests: int, tokens: int = TOKENS, *, gaps: bool = False) -> dict[str, Any]:
+def run(
+    plan: Plan, requests: int, tokens: int = TOKENS, *, rounds: int = 1, gaps: bool = False
+) -> dict[str, Any]:
     """One run from its start to its end; on the main thread.
 
     Raises:
@@ -81,28 +89,35 @@ def run(plan: Plan, requests: int, tokens: int = TOKENS, *, gaps: bool = False) 
         wanted = computed(prompts(requests), tokens)  # while they start
         cluster.wait()
         started = time.perf_counter() - begin
-        result = asyncio.run(traffic(cluster, wanted, gaps))
+        result = asyncio.run(traffic(cluster, wanted, rounds=rounds, gaps=gaps))
     return {**plan._asdict(), "started_seconds": started, **result, "ok": _ok(result)}
 
 
-async def traffic(cluster: Cluster, wanted: Sequence[Wanted], gaps: bool = False) -> dict[str, Any]:
-    """All of these requests at once."""
+async def traffic(
+    cluster: Cluster, wanted: Sequence[Wanted], *, rounds: int = 1, gaps: bool = False
+) -> dict[str, Any]:
+    """All of these requests at once, and again when all are answered."""
     async with Client(cluster.router.url) as client:
         await client.ready()
-        alone = await _gaps(client, cluster, QUIET) if gaps else []
-        begin = time.perf_counter()
-        answers = await asyncio.gather(
-            *(
-                client.complete(one.prompt, len(one.said), stream=number % 2 == 0)
-                for number, one in enumerate(wanted)
+        answers: list[Answer] = []
+        seconds = 0.0
+        for _ in range(rounds):
+            if gaps:
+                await _gaps(client, cluster, "alone")
+                await asyncio.sleep(QUIET)
+                await _gaps(client, cluster, "traffic")
+            begin = time.perf_counter()
+            answers += await asyncio.gather(
+                *(
+                    client.complete(one.prompt, len(one.said), stream=number % 2 == 0)
+                    for number, one in enumerate(wanted)
+                )
             )
-        )
-        seconds = time.perf_counter() - begin
-        busy = await _gaps(client, cluster, None) if gaps else []
+            seconds += time.perf_counter() - begin
+        found = await _gaps(client, cluster, None) if gaps else []
         stats = await settled(client, cluster)
-    return {**_figures(wanted, answers), "seconds": seconds, "instances": stats} | (
-        {"gaps": [_compared(*pair) for pair in zip(alone, busy, strict=True)]} if gaps else {}
-    )
+    figures = _figures([*wanted] * rounds, answers)
+    return {**figures, "seconds": seconds, "rounds": rounds, "gaps": found, "instances": stats}
 
 
 async def settled(client: Client, cluster: Cluster, timeout: float = 5.0) -> list[dict[str, Any]]:
@@ -118,33 +133,19 @@ async def settled(client: Client, cluster: Cluster, timeout: float = 5.0) -> lis
         await asyncio.sleep(0.02)
 
 
-async def _gaps(client: Client, cluster: Cluster, seconds: float | None) -> list[Any]:
-    """Of every rank since it was asked last; or from now on for so many seconds, and then anew."""
+async def _gaps(client: Client, cluster: Cluster, phase: str | None) -> list[dict[str, Any]]:
+    """By how much the loops' ticks came late in the phases before this one, of every rank."""
     urls = [f"{instance.url}/gaps" for instance in cluster.instances]
-    if seconds is not None:
-        await asyncio.gather(*(client.ask(url, {"begin": True}) for url in urls))
-        await asyncio.sleep(seconds)
-    found = await asyncio.gather(*(client.ask(url, {"begin": seconds is not None}) for url in urls))
-    return [
-        {
-            "rank": f"{instance.name} rank {rank}",
-            "ticks": ticks,
-            "p50_ms": p50,
-            "p999_ms": p999,
-            "max_ms": worst,
-        }
-        for instance, ranks in zip(cluster.instances, found, strict=True)
-        for rank, (ticks, p50, p999, worst) in enumerate(ranks)
-    ]
-
-
-def _compared(alone: dict[str, Any], busy: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "rank": busy.pop("rank"),
-        "alone": {key: value for key, value in alone.items() if key != "rank"},
-        "traffic": busy,
-        "extra_p999_ms": busy["p999_ms"] - alone["p999_ms"],
-    }
+    found = await asyncio.gather(*(client.ask(url, {"phase": phase}) for url in urls))
+    names = ("ticks", "p50_ms", "p999_ms", "max_ms")
+    rows: list[dict[str, Any]] = []
+    for instance, ranks in zip(cluster.instances, found, strict=True):
+        for rank, phases in enumerate(ranks):
+            row = {name: dict(zip(names, told, strict=True)) for name, told in phases.items()}
+            if "traffic" in row:
+                extra = row["traffic"]["p999_ms"] - row["alone"]["p999_ms"]
+                rows.append({"rank": f"{instance.name} rank {rank}", **row, "extra_p999_ms": extra})
+    return rows
 
 
 def _figures(wanted: Sequence[Wanted], answers: Sequence[Answer]) -> dict[str, Any]:
@@ -153,7 +154,7 @@ def _figures(wanted: Sequence[Wanted], answers: Sequence[Answer]) -> dict[str, A
         for one, answer in zip(wanted, answers, strict=True)
         if not answer.is_right(one)
     ]
-    streamed = sorted(answer.first_seconds for answer in answers[::2])
+    streamed = sorted(answer.first_seconds for answer in answers if answer.streamed)
     return {
         "requests": len(wanted),
         "right": len(wanted) - len(wrong),
@@ -189,15 +190,15 @@ def table(result: dict[str, Any]) -> str:
         f"{one['free']:>9} of {one['blocks']}"
         for one in result["instances"]
     ]
-    for gap in result.get("gaps", []):
+    for gap in result["gaps"]:
         lines.append(
             f"{gap['rank']}: p99.9 of the event loop's gaps {gap['traffic']['p999_ms']:.2f} ms, alone "
             f"{gap['alone']['p999_ms']:.2f} ms"
         )
     lines += [
         "",
-        f"started in {result['started_seconds']:.1f} s; {result['requests']} requests at once in "
-        f"{result['seconds']:.2f} s, first token after {result['first_token_seconds']:.2f} s (median)",
+        f"started in {result['started_seconds']:.1f} s; {result['requests']} requests, "
+        f"{result['requests'] // result['rounds']} at once, in {result['seconds']:.2f} s, first token after {result['first_token_seconds']:.2f} s (median)",
         *(f"WRONG: {one['prompt']!r}: {one['status']} {one['said']!r}" for one in result["wrong"]),
         *(f"{one['name']}: {one['last_failure']}" for one in result["instances"] if one["failed"]),
         f"{result['tokens']} tokens in {result['right']} of {result['requests']} answers are those of a "

@@ -89,7 +89,7 @@ async def _lead(options: argparse.Namespace, given: Sequence[str]) -> int:
         site = web.TCPSite(runner, options.host, int(extra["http_port"]), reuse_address=True)
         await site.start()
         for other in others:
-            await other.call("gaps", [False])  # they answer when they can work
+            await other.call("gaps", [None])  # they answer when they can work
         # Last of all: from here on the proxy sends requests.
         instance = await stack.enter_async_context(_instance(options, cache))
         rank = stack.enter_context(closing(Rank(instance, model, cache)))

@@ -133,8 +133,8 @@ class Service:
         """Of each rank's event loop."""
         if self.engine is None:
             return _error(503, "not ready yet")
-        begin = bool((await _body(http)).get("begin"))
-        return web.json_response(await self.engine.ranks.do("gaps", begin))
+        phase = (await _body(http)).get("phase")
+        return web.json_response(await self.engine.ranks.do("gaps", phase))
 
 
 async def _body(http: web.Request) -> dict[str, Any]:
