@@ -133,7 +133,7 @@ async def test_a_killed_consumer_frees_the_blocks_and_its_successor_is_served(
                     of={},
                     from_stage="0",
                 )
-                taking = asyncio.ensure_future(_take(peer, f"r{seed}"))
+                taking = asyncio.ensure_future(take_away(peer, f"r{seed}"))
                 session = await producer.write_to(f"r{seed}", SOURCE)
                 if seed:
                     for layer in range(3):
@@ -150,18 +150,25 @@ async def test_a_killed_consumer_frees_the_blocks_and_its_successor_is_served(
         assert not producer.core.sessions
 
 
-async def _take(peer: PeerProcess, request: str) -> Any:
+async def take_away(
+    peer: PeerProcess,
+    request: str,
+    given: list[int] | None = None,
+    of: dict[str, Any] | None = None,
+) -> Any:
+    """What the process that is led says is wrong with what it got."""
+    source = SOURCE if given is None else given
     try:
         return await peer.call(
             "use",
             target=f"{NODES}:take",
             name="c",
             request_id=request,
-            blocks=TARGET,
+            blocks=TARGET if given is None else list(range(len(given))),
             mode="write",
             seed=1,
-            of={},
-            source_blocks=SOURCE,
+            of=of or {},
+            source_blocks=source,
         )
     except PeerGone:
         return "gone"
@@ -236,7 +243,7 @@ async def test_what_a_stopped_consumer_reads_late_it_does_not_believe(namespace:
                 session = await producer.write_to("r", SOURCE, timeout=0)
                 for layer in range(3):
                     session.layer_ready(layer)
-                taking = asyncio.ensure_future(_take(peer, "r"))
+                taking = asyncio.ensure_future(take_away(peer, "r"))
                 await peer.call("use", target=f"{DOUBLE}:until_stuck")
                 peer.stop()
                 with pytest.raises(omni_async.PeerLost):
