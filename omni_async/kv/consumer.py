@@ -188,16 +188,18 @@ class KVConsumer(KVEnd):
     ) -> dict[str, KVProgress]:
         """Several caches that are of use together only, such as the branches of classifier-free guidance.
 
-        Waits until all are whole. When one fails, the others are given up.
+        Waits until all are whole. When one fails, the others are given up, and :attr:`quarantined` has the blocks
+        into which something may still land.
 
         Args:
             requests: role → request and blocks.
+            mode, source, source_tp: of each, as for :meth:`receive`.
 
         Returns:
             Role → progress, each done.
 
         Raises:
-            OmniAsyncError: the first failure, as :meth:`KVProgress.all`.
+            OmniAsyncError: the first failure, as :meth:`receive` or :meth:`KVProgress.all` has it.
 
         Cancellation: safe; all are given up.
         """
@@ -230,9 +232,18 @@ class KVConsumer(KVEnd):
     ) -> None:
         """Tell the producer that this request will never be asked for, so that it frees its blocks now.
 
+        Returns at once; a producer that is not there yet is told when it is.
+
         Args:
+            request_id: what the producer calls it too.
+            reason: for people; the producer's error has it.
+            source, source_tp: as for :meth:`receive`.
             ranks: which of the producer's, one for each source, where they are not those from which this rank
                 would hear.
+
+        Raises:
+            UsageError: a source that makes no sense.
+            ClosedError: this end was closed.
         """
         self._ready()
         checked_request(request_id)
@@ -244,7 +255,13 @@ class KVConsumer(KVEnd):
     def leave(self, source: Source) -> bool:
         """End the line to a producer rank that is not expected to be of use any more.
 
-        ``False`` where a transfer from there is under way, or it was not known.
+        Lines to ranks that were asked once are kept, and dialed again when they are lost, until then.
+
+        Args:
+            source: as it was told to :meth:`receive`.
+
+        Returns:
+            ``False`` where a transfer from there is under way, or it was not known.
         """
         address = self._sources.address_of(source)
         if address is None or any(share.address == address for share in self._progress):

@@ -143,7 +143,10 @@ class KVEnd(abc.ABC):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End all transfers, tell the other sides, wait for what an engine still does. Idempotent.
+        """End all transfers, tell the other sides, wait up to 5 s for what an engine still does. Idempotent.
+
+        Whoever waits for a session or a progress gets its error. The transport stays open. A ``ResourceWarning``
+        tells of a consumer's blocks into which something may still land.
 
         Cancellation: ends; what is still under way keeps its memory registered.
         """

@@ -534,7 +534,9 @@ def _reason(error: OmniAsyncError) -> Reason:
 
 
 def _error(session: Session, reason: Reason, text: str) -> OmniAsyncError:
-    return error_of(reason, f"request {session.request_id!r}: {text}", session.request_id)
+    """What it means to this side's own caller: no peer was lost where this end was closed."""
+    mine = Reason.ABORTED if reason is Reason.CLOSED else reason
+    return error_of(mine, f"request {session.request_id!r}: {text}", session.request_id)
 
 
 def error_of(reason: Reason, text: str, request_id: str, peer: str | None = None) -> OmniAsyncError:

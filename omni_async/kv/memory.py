@@ -11,6 +11,7 @@ engine sees through its own mapping, are out of reach from then on.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ class KVMemory:
         """Bytes of the whole block."""
         return self.block.nbytes
 
-    @property
+    @functools.cached_property
     def caches(self) -> list[torch.Tensor | tuple[torch.Tensor, torch.Tensor]]:
         """One item a layer, as :meth:`KVLayout.of` takes them: a tensor, or one of keys and one of values."""
         layers: list[Any] = []

@@ -165,7 +165,26 @@ def plan_moves(
     *,
     tokens: int | None = None,
 ) -> list[KVMove]:
-    """The moves of :meth:`KVPlan.of`, as values."""
+    """The fewest moves that carry a sequence from its blocks to others; none where ranks have no heads in common.
+
+    They are those of one layer: all layers are alike.
+
+    Args:
+        source: how the cache that has the sequence lies.
+        source_blocks: its blocks, in the order of the tokens.
+        target: how the cache that gets it lies.
+        target_blocks: where it goes, in the order of the tokens.
+        tokens: how many there are; the last block of each side may be filled in part, and what is behind them is
+            not moved. ``None``: all blocks are full.
+
+    Returns:
+        By ascending target, in bytes.
+
+    Raises:
+        ProtocolError: the two cannot hold the same cache.
+        UsageError: blocks that do not exist, come twice in the target, or are not as many as the tokens need;
+            names them.
+    """
     return KVPlan.of(source, source_blocks, target, target_blocks, tokens=tokens).moves()
 
 

@@ -205,7 +205,16 @@ class KVProducer(KVEnd):
     ) -> None:
         """Give a request up, begun or not: whoever asks for it is told at once. Idempotent.
 
-        Where a session has begun, its blocks may be freed when :meth:`KVSession.delivered` raises.
+        Where a session has begun, its blocks may be freed when :meth:`KVSession.delivered` raises. Where none has,
+        consumers that ask within ``defer_timeout`` are told so.
+
+        Args:
+            request_id: what both sides call it.
+            reason: for people; the consumers' errors have it.
+            core: which session, where the request has had several.
+
+        Raises:
+            UsageError: no such name; a call from another loop.
         """
         self.here()
         checked_request(request_id)

@@ -51,6 +51,7 @@ class KVSession:
 
     @property
     def request_id(self) -> str:
+        """What both sides call it."""
         return self.core.request_id
 
     @property
@@ -114,10 +115,12 @@ class KVSession:
     # --- from the loop ----------------------------------------------------------------------------
 
     async def seal(self) -> None:
-        """No more layers will be told: those that were not are ready now. Returns when all were handed on.
+        """No more layers will be told: those that were not are ready now. Returns when all were handed on, which
+        is no delivery: see :meth:`delivered`.
 
         Raises:
             OmniAsyncError: the session has failed; the same error as :meth:`delivered`.
+            UsageError: its blocks were not told.
 
         Cancellation: safe; it is sealed, or can be sealed again.
         """
@@ -139,10 +142,12 @@ class KVSession:
         Raises:
             TransferTimeout: no consumer asked within ``defer_timeout``, or nothing moved for
                 ``transfer_timeout``; or this wait's own time is over, which frees nothing.
-            TransferCancelled: a consumer gave it up, or it was aborted.
+            TransferCancelled: a consumer gave it up, it was aborted, or the producer was closed.
             PeerLost: a consumer has gone.
             EngineFault: the engine failed.
             ProtocolError: a consumer's layout, blocks or mode do not fit.
+            ClosedError: the producer was closed while an engine was reading the blocks, and nobody can tell any
+                more when that ends: they must not be used again.
 
         Cancellation: safe; the session goes on.
         """
@@ -158,9 +163,12 @@ class KVSession:
         self._raise_if_failed()
 
     def abort(self, reason: str = "aborted by its producer") -> None:
-        """Give it up; its consumers are told at once. On the loop; idempotent.
+        """Give it up; its consumers are told at once. On the loop; idempotent, and nothing after a delivery.
 
-        The blocks may be freed when :meth:`delivered` raises.
+        The blocks may be freed when :meth:`delivered` raises, not before.
+
+        Args:
+            reason: for people; the consumers' errors have it.
         """
         self._producer.abort(self.request_id, reason, self.core)
 

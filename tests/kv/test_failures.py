@@ -303,7 +303,7 @@ async def test_a_closed_producer_is_told_to_its_consumers(where: Ends) -> None:
         # A read that was under way may find the memory gone before the word arrives.
         with pytest.raises((omni_async.PeerLost, omni_async.EngineFault)):
             await progress.all(timeout=2)
-        with pytest.raises(omni_async.OmniAsyncError):
+        with pytest.raises(omni_async.TransferCancelled, match="was closed"):
             await session.delivered(timeout=2)
         await progress.released(timeout=2)
         async with KVProducer(producer.transport, source.layout, source.caches) as again:

@@ -136,10 +136,17 @@ class KVOptions(pydantic.BaseModel):
         said="a list of host names, addresses or networks",
     )
     transfer_timeout: float = option(
-        30.0, "How long a transfer may take once both sides are ready.", unit="seconds", gt=0
+        30.0,
+        "In what time something of a transfer has to move, once it has begun.",
+        unit="seconds",
+        gt=0,
     )
     defer_timeout: float = option(
-        60.0, "How long prefill keeps blocks for a decode that does not come.", unit="seconds", gt=0
+        60.0,
+        "How long one side waits for the other: prefill for a decode that does not ask, decode for a prefill "
+        "that does not begin.",
+        unit="seconds",
+        gt=0,
     )
     handshake_timeout: float = option(
         10.0, "How long a peer may take to answer the handshake.", unit="seconds", gt=0
