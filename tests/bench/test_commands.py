@@ -17,6 +17,8 @@ from omni_async.cli.bench import (
     chunks,
     compare,
     contest,
+    kv,
+    kv_blocks,
     load,
     mooncake,
     parked,
@@ -27,6 +29,7 @@ from omni_async.cli.bench import (
 from omni_async.cli.bench.pace import Pace
 from omni_async.cli.bench.payload import Mismatch
 from omni_async.cli.bench.workers import WorkerFailed, Workers
+from omni_async.kv import KVMemory
 from tests.engines import need_mooncake, need_nixl
 from tests.stores import loaded_or_skip
 
@@ -297,6 +300,80 @@ def test_parked(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert out.startswith("50 gets that wait")
     assert out.count("met") + out.count("MISSED") == 3
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "shm",
+        pytest.param("mooncake", marks=pytest.mark.soak),
+        pytest.param("nixl", marks=pytest.mark.soak),
+    ],
+)
+def test_kv(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    {"shm": lambda: None, "mooncake": need_mooncake, "nixl": need_nixl}[backend]()
+    monkeypatch.setattr(kv, "OVERLAPS", 1)
+    code, out = bench(
+        capsys, "kv", "--json", "--backend", backend, "--rounds", "1", "--scale", "0.125"
+    )
+    assert code == 0
+    result = json.loads(out)
+    assert (result["blocks"], result["layers"], result["missing"]) == (128, 48, {})
+    ways = [way.name for way in kv.WAYS if backend != "shm" or not way.apart]
+    assert [row["way"] for row in result["rows"]] == ways
+    assert all(0 < row["min_us"] <= row["median_us"] for row in result["rows"])
+    assert [row["told"] for row in result["overlap"]] == [kv.EACH, kv.AT_END]
+    for row in result["overlap"]:
+        assert row["median_us"] > 0
+        assert row["every_layer"]["count"] == 48
+    # What is sent at the end is late by all the layers' compute.
+    assert result["overlap"][1]["every_layer"]["max_us"] > 47 * 2000
+    names = [goal["name"].partition(": ")[2] for goal in result["goals"]]
+    assert names[:2] == [
+        f"23808 KB in runs of 64 blocks against one {'memcpy' if backend == 'shm' else 'write'}, {kind}"
+        for kind in ("medians", "best times")
+    ]
+    assert names[-2].startswith("the last layer lands after its compute")
+    assert len(names) == (4 if backend == "shm" else 5)
+    text = kv.report({**result, "missing": {"other": "libx is missing"}})
+    for word in (*ways, backend, kv.AT_END, "other is not here: libx is missing"):
+        assert word in text
+
+
+def test_kv_over_what_can_run_here(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def prepare(connector: str) -> None:
+        raise BackendUnavailable(f"no {connector}")
+
+    monkeypatch.setattr(kv, "check_here", prepare)
+    assert command_line.main(["bench", "kv"]) == 1
+    assert "no SharedMemoryConnector" in capsys.readouterr().err
+    with pytest.raises(BackendUnavailable, match="no NixlConnector"):
+        kv.run(["nixl"])
+
+
+def test_caches_that_are_not_those_of_the_source() -> None:
+    """The check of ``bench kv`` can fail."""
+    memory = KVMemory(kv_blocks.layout_of(2))
+    caches: Any = memory.caches
+    kv_blocks.fill(memory)
+    kv_blocks.check(memory, [3, 5], [3, 5])
+    with pytest.raises(Mismatch, match="layer 0"):
+        kv_blocks.check(memory, [3, 5], [3, 6])
+    caches[47][1, 5, 7, 1, 61] = 0
+    with pytest.raises(Mismatch, match="layer 47"):
+        kv_blocks.check(memory, [3, 5], [3, 5])
+    half = memory.offsets[24]
+    kv_blocks.check_beginning(memory, half)
+    caches[23][1, 5, 7, 1, 61] = 0
+    kv_blocks.check_beginning(memory, half - 1)
+    with pytest.raises(Mismatch, match="layer 23"):
+        kv_blocks.check_beginning(memory, half)
+    assert len({*kv_blocks.blocks_of("runs", 1000, 2048, 1)}) == 1000
+    assert kv_blocks.blocks_of("runs", 256, 512, 1) != kv_blocks.blocks_of("runs", 256, 512, 2)
 
 
 def test_load(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

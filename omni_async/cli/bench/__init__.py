@@ -13,6 +13,8 @@ import sys
 from typing import Any
 
 from .figures import Goal
+from .kv import ALL as ALL_OF_KV
+from .kv import CONNECTORS as KV_CONNECTORS
 from .mooncake import MODES as MOONCAKE_MODES
 from .mooncake import NO_STREAMS
 from .payload import SIZES, parse_size
@@ -96,6 +98,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     streams.add_argument("--peer", metavar="PATH", help="the peer's wheel, or the folder it is in")
 
+    kv = names.add_parser(
+        "kv",
+        help="KV caches against one write of as many bytes, and beside the model's compute",
+    )
+    kv.add_argument(
+        "--backend",
+        choices=(*KV_CONNECTORS, ALL_OF_KV),
+        default=ALL_OF_KV,
+        help="(default: all that can run here)",
+    )
+    kv.add_argument("--rounds", type=_positive, default=5, help="alternating rounds (default: 5)")
+    kv.add_argument(
+        "--scale", type=float, default=1.0, help="factor on the blocks that are fetched at once"
+    )
+
     ticker = names.add_parser("ticker", help="event-loop gaps while large payloads move both ways")
     ticker.add_argument("--size", type=parse_size, default=SIZES["186M"], help="(default: 186M)")
     ticker.add_argument("--seconds", type=float, default=3.0, help="of a phase (default: 3)")
@@ -119,7 +136,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             default="both",
             help="event loops to try (default: both, where uvloop is installed)",
         )
-    for name in (shm, nixl, mooncake, *stores, streams, ticker, parked, load):
+    for name in (shm, nixl, mooncake, *stores, streams, kv, ticker, parked, load):
         name.add_argument(
             "--json",
             action="store_true",
@@ -166,7 +183,18 @@ def _beside_a_peer(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from . import compare, contest, load, mooncake, parked, stores, stream_figures, streams, ticker
+    from . import (
+        compare,
+        contest,
+        kv,
+        load,
+        mooncake,
+        parked,
+        stores,
+        stream_figures,
+        streams,
+        ticker,
+    )
 
     figures: Any
     if arguments.benchmark in ("shm", "nixl"):
@@ -209,6 +237,11 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
                 arguments.modes,
                 **_beside_a_peer(arguments),
             ),
+        )
+    elif arguments.benchmark == "kv":
+        figures, result = (
+            kv,
+            kv.run([arguments.backend], rounds=arguments.rounds, scale=arguments.scale),
         )
     elif arguments.benchmark == "ticker":
         figures, result = (

@@ -20,6 +20,7 @@ PROGRAMS = (
     "sides.ours",
     "sides.bare",
     "sides.engine",
+    "sides.kv",
     "sides.peer",
     "sides.stream_adapter",
     "sides.stream_ours",

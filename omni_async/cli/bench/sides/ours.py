@@ -54,6 +54,7 @@ def opened(job: dict[str, Any]) -> Any:
         {"name": job["connector"], "extra": extra},
         role=role,
         stage="0" if role == "sender" else "1",
+        rank=job.get("rank", 0),
         namespace=job["namespace"],
     )
 
