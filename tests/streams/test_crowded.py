@@ -53,7 +53,7 @@ async def opened(namespace: str) -> AsyncIterator[tuple[Any, Any]]:
 
 
 def line_of(tx: Any) -> Channel:
-    [line] = tx._sending._receivers.channels.values()
+    [line] = tx._sending.receivers.channels.values()
     assert isinstance(line, Channel)
     return line
 
