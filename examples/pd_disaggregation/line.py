@@ -95,6 +95,7 @@ async def obey(
         task.add_done_callback(under_way.discard)
     for task in under_way:
         task.cancel()
+    writer.close()
 
 
 async def over(sock: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -1,11 +1,12 @@
 """A transformer small enough to read: grouped heads, rotary positions, greedy tokens.
 
 In: tokens, a place to keep keys and values. Out: the next token, and how sure it is.
-Never: adds numbers in another order for another number of ranks.
+Never: splits a sum among ranks.
 
 Weights come from a seed, so that every process has the same. Ranks share the heads of attention. What their
-heads have found is gathered before the output product, and all the rest is computed by each rank: no sum is ever
-split, so any number of ranks gives the same bits.
+heads have found is gathered before the output product, and all the rest is computed by each rank. No sum is ever
+split, and in float64 what remains is far below what could change a token: products of one row or one head may
+differ from those of many in the last bits.
 """
 
 from __future__ import annotations
