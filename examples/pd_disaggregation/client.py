@@ -87,7 +87,7 @@ class Client:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._session = aiohttp.ClientSession(
+        self.session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=120)
         )
 
@@ -111,7 +111,7 @@ class Client:
         """
         body = {"model": "m", "prompt": prompt, "max_tokens": count, "stream": stream}
         begin = time.perf_counter()
-        async with self._session.post(f"{self._url}/v1/completions", json=body) as response:
+        async with self.session.post(f"{self._url}/v1/completions", json=body) as response:
             if response.status != 200:
                 return Answer(response.status, [], [], await response.text(), 0.0, 0.0, stream)
             chunks, first = [], 0.0
@@ -138,7 +138,7 @@ class Client:
     async def ask(self, url: str, body: dict[str, Any] | None = None) -> Any:
         """Something of an instance."""
         method = "GET" if body is None else "POST"
-        async with self._session.request(method, url, json=body) as response:
+        async with self.session.request(method, url, json=body) as response:
             return await response.json()
 
     async def __aenter__(self) -> Client:
@@ -150,4 +150,4 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._session.close()
+        await self.session.close()

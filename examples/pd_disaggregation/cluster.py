@@ -117,13 +117,13 @@ class Cluster:
         self.plan = plan
         self.router = VllmRouter()
         self.instances: list[Instance] = []
-        self._namespace = f"pd-{uuid.uuid4().hex[:12]}"
+        self.namespace = f"pd-{uuid.uuid4().hex[:12]}"
         self._stack = ExitStack()
 
     def add(self, role: Role) -> Instance:
         """One more begins; on the main thread, since it ends with the thread that has begun it."""
         number = sum(instance.role == role for instance in self.instances)
-        instance = Instance(role, number, self.plan, self.router.ping_port, self._namespace)
+        instance = Instance(role, number, self.plan, self.router.ping_port, self.namespace)
         self._stack.callback(instance.close)
         instance.begin()
         self.instances.append(instance)
