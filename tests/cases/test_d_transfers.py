@@ -87,8 +87,8 @@ async def test_a_producer_that_fails_before_it_begins_is_heard(where: Ends) -> N
         with Clock() as took:
             source.end.abort("r", "CUDA out of memory")
             with pytest.raises(TransferCancelled, match="CUDA out of memory"):
-                await progress.all()
-            await progress.released()
+                await progress.all(timeout=5)
+            await progress.released(timeout=5)
         assert took.seconds < 1
         assert not target.end.quarantined
         await target.end.receive("other", TARGET)  # the blocks are back
@@ -137,7 +137,7 @@ async def test_a_producer_that_never_starts_costs_the_limit_and_no_memory(
         ):
             progress = await consumer.receive("r", TARGET)
             with Clock() as took, pytest.raises(TransferTimeout, match="no producer was there"):
-                await progress.all()
+                await progress.all(timeout=5)
             assert 0.2 <= took.seconds < 1
             await progress.released(timeout=1)
             await consumer.receive("other", TARGET)
@@ -157,7 +157,7 @@ async def test_who_rejects_before_it_asks_frees_the_producer(where: Ends, mode: 
         with Clock() as took:
             target.end.decline("r", "the prompt is longer than the context")
             with pytest.raises(TransferCancelled, match="longer than the context"):
-                await session.delivered()
+                await session.delivered(timeout=5)
         assert took.seconds < 1
         assert not source.end.core.sessions
 
@@ -169,7 +169,7 @@ async def test_who_gives_up_before_the_first_layer_frees_the_producer(where: End
         with Clock() as took:
             progress.cancel("the client hung up")
             with pytest.raises(TransferCancelled, match="given up"):
-                await session.delivered()
+                await session.delivered(timeout=5)
         assert took.seconds < 1
 
 
@@ -211,7 +211,7 @@ async def test_another_version_of_the_words_is_refused_with_both(
         with pytest.raises(ProtocolError, match=r"speaks version 7 .* this is 1"):
             await progress.all(timeout=5)
         with pytest.raises((TransferCancelled, ProtocolError), match=r"version 7 .* this is 1"):
-            await source.end.write_to("r", SOURCE)
+            await source.end.write_to("r", SOURCE, timeout=5)
 
 
 @pytest.mark.parametrize(
@@ -260,6 +260,21 @@ async def test_another_block_size_is_no_reason_to_mix_anything(where: Ends) -> N
 # --- D10: a time limit frees the source while the peer still copies -------------------------------
 
 
+def deafen(target: Any) -> None:
+    """From now on it hears nothing, as if it were stopped."""
+    target.unheard = []
+    target.end.heard = lambda line, body: target.unheard.append((line, body))
+
+
+async def heard_late(target: Any) -> None:
+    """Its reads end, and then it hears all."""
+    while target.end.under_way:  # noqa: ASYNC110 - the end of the reads themselves
+        await asyncio.sleep(0.001)
+    del target.end.heard
+    for line, body in target.unheard:
+        target.end.heard(line, body)
+
+
 async def test_a_source_that_times_out_is_not_free_while_it_is_written_from(
     namespace: str,
 ) -> None:
@@ -292,10 +307,12 @@ async def test_what_is_read_from_a_source_that_timed_out_is_not_believed(namespa
             FAULTS.order(Fault(kind="stuck", landed=0.5))
             progress = await target.end.receive("r", TARGET, mode="read")
             await FAULTS.until_stuck()
+            deafen(target)
             with pytest.raises(TransferTimeout, match=r"nothing has moved for 0\.2 s"):
-                await session.delivered()
+                await session.delivered(timeout=5)
             source.fill(9, SOURCE)  # at once
             FAULTS.release()
+            await heard_late(target)
             with pytest.raises(TransferTimeout, match=r"nothing has moved for 0\.2 s"):
                 await progress.all(timeout=5)
             await progress.released(timeout=2)
@@ -318,10 +335,12 @@ async def test_what_is_mapped_from_a_source_that_timed_out_is_not_believed(
             session = await source.end.offer("r", SOURCE)
             progress = await target.end.receive("r", TARGET, mode="read")
             assert await asyncio.to_thread(inside.wait, 5)
+            deafen(target)
             with pytest.raises(TransferTimeout, match=r"nothing has moved for 0\.2 s"):
-                await session.delivered()
+                await session.delivered(timeout=5)
             source.fill(9, SOURCE)
             go_on.set()
+            await heard_late(target)
             with pytest.raises(TransferTimeout, match=r"nothing has moved for 0\.2 s"):
                 await progress.all(timeout=5)
             await progress.released(timeout=2)
