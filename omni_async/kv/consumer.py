@@ -145,8 +145,8 @@ class KVConsumer(KVEnd):
             block_ids: in the order of the tokens.
             mode: ``write``: layer by layer, while the producer computes; ``read``: at once, from a producer
                 that has offered it.
-            source, source_tp: where the producers are and how many ranks share their heads, when it is not
-                as the consumer was made.
+            source: where the producers are, when it is not as the consumer was made.
+            source_tp: how many ranks share their heads, likewise.
 
         Raises:
             UsageError: blocks that do not exist, or into which something else may still land; a mode or a
