@@ -114,7 +114,9 @@ class ThreadWatch:
             pause = self._pause()
             operation = self._new.get(timeout=pause) if pause else self._new.get_nowait()
             while True:
-                self._start(operation)
+                # What moves its bytes in its start is over: whoever waits may begin the next meanwhile.
+                if self._start(operation) and not self._ended(operation):
+                    self._under_way.append(operation)
                 operation = self._new.get_nowait()
         self._under_way = [one for one in self._under_way if not self._ended(one)]
         return bool(self._under_way)
@@ -128,14 +130,14 @@ class ThreadWatch:
         ]
         return min(*pauses, LONGEST) if pauses else 0.0
 
-    def _start(self, operation: _Operation) -> None:
+    def _start(self, operation: _Operation) -> bool:
         operation.began = time.monotonic()
         try:
             operation.over = operation.start()
         except BaseException as error:  # noqa: BLE001 - whoever waits is told, whatever it is
             self._tell(operation, error)
-        else:
-            self._under_way.append(operation)
+            return False
+        return True
 
     def _ended(self, operation: _Operation) -> bool:
         try:

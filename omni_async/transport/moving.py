@@ -105,7 +105,7 @@ class PeerMoves:
         """Move in turn; ``ended`` is called when no byte of it can be under way any more."""
         job = _Job(moves, filling, ended)
         self._jobs += 1
-        if sum(move.nbytes for move in moves) <= SMALL and (filling is None or filling.full):
+        if _nbytes(moves) <= SMALL and (filling is None or filling.full):
             self._small.append(job)
         else:
             job.pieces.extend(_pieces(moves) if filling is not None else _batches(moves))
@@ -129,14 +129,30 @@ class PeerMoves:
             elif job.ready and self._abreast < ABREAST:
                 self._abreast += 1
                 passed = 0
-                self._start([job], [job.pieces.popleft()], self._piece_ended)
-                if job.pieces:
-                    self._large.append(job)
+                self._start(*self._turn(job), self._piece_ended)
             else:
                 self._large.append(job)
                 passed += 1
         if not self._jobs:
             self._idle()
+
+    def _turn(self, job: _Job) -> tuple[list[_Job], list[Sequence[Move]]]:
+        """Its next piece, and where others wait behind it as many of theirs as one piece may have bytes.
+
+        Layers of a cache are such operations: each call of an engine has its price, and so has its end.
+        """
+        jobs, moves = [job], [job.pieces.popleft()]
+        if self._abreast == ABREAST:
+            room = PIECE - _nbytes(moves[0])
+            while self._large:
+                other = self._large[0]
+                if other.failed or not other.ready or _nbytes(other.pieces[0]) > room:
+                    break
+                jobs.append(self._large.popleft())
+                moves.append(other.pieces.popleft())
+                room -= _nbytes(moves[-1])
+        self._large += [one for one in jobs if one.pieces]
+        return jobs, list(moves)
 
     def _start(self, jobs: list[_Job], moves: list[Sequence[Move]], ended: _Then) -> None:
         for job in jobs:
@@ -201,6 +217,10 @@ async def _copy_mapped(
     )
 
 
+def _nbytes(moves: Sequence[Move]) -> int:
+    return sum([move.nbytes for move in moves])
+
+
 def _outside(moves: Sequence[Move], regions: dict[int, RemoteRegion]) -> str | None:
     """Which landing slot is in no region that its receiver has announced, or in none any more."""
     for move in moves:
@@ -224,6 +244,8 @@ def _pieces(moves: Sequence[Move]) -> list[list[Move]]:
 
 def _batches(moves: Sequence[Move]) -> list[list[Move]]:
     """As many of them together as one piece may have bytes."""
+    if _nbytes(moves) <= PIECE:
+        return [list(moves)]
     batches: list[list[Move]] = []
     room = 0
     for [piece] in _pieces(moves):

@@ -50,6 +50,28 @@ async def test_asked_to_the_end_and_no_further() -> None:
         watch.close(nothing, nothing)
 
 
+async def test_what_is_over_at_once_is_told_before_the_next_begins() -> None:
+    """Whoever waits for it works while the thread is busy with the next."""
+    watch = ThreadWatch("test")
+    told = threading.Event()
+    both = threading.Event()
+
+    def first() -> Callable[[], bool]:
+        assert both.wait(5)  # the second one waits in the queue
+        return lambda: True
+
+    def second() -> Callable[[], bool]:
+        assert told.wait(5)
+        return lambda: True
+
+    begun = watch.begin(first)
+    begun.add_done_callback(lambda _: told.set())
+    last = watch.begin(second)
+    both.set()
+    await last
+    watch.close(nothing, nothing)
+
+
 async def test_what_fails_is_told() -> None:
     watch = ThreadWatch("test")
 

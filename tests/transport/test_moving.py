@@ -129,6 +129,43 @@ async def test_large_ones_take_turns(desk: Desk) -> None:
     assert desk.ends == {"two": None}
 
 
+async def test_those_that_wait_go_together_up_to_a_piece(desk: Desk) -> None:
+    """The first ones alone and at once; behind them as many in a call as one piece may have bytes."""
+    layer = PIECE // 4
+    for number in range(ABREAST + 9):
+        desk.add(str(number), layer // 2, layer // 2)
+    await _turns()
+    half = layer // 2
+    assert desk.written == [[half, half]] * ABREAST
+    await desk.engine.end(0)
+    assert desk.written[ABREAST:] == [[half] * 8]
+    assert desk.ends == {"0": None}
+    await desk.engine.end(ABREAST)
+    assert desk.ends.keys() == {"0", *(str(ABREAST + number) for number in range(4))}
+    assert desk.written[ABREAST + 1 :] == [[half] * 8]
+    await desk.engine.end(1)
+    await desk.engine.end(ABREAST + 1, EngineFault("no"))
+    await desk.engine.end(ABREAST + 2)
+    assert desk.written[ABREAST + 2 :] == [[half, half]]
+    failed = {name for name, problem in desk.ends.items() if problem == "no"}
+    assert failed == {str(ABREAST + 4 + number) for number in range(4)}
+    assert len(desk.ends) == ABREAST + 9
+    assert not desk.queue.busy
+
+
+async def test_what_waits_behind_a_large_one_does_not_make_its_pieces_larger(desk: Desk) -> None:
+    desk.add("large", 3 * PIECE)
+    desk.add("layer", PIECE // 4, offset=GIB)
+    await _turns()
+    number = 0
+    while desk.queue.busy:
+        await desk.engine.end(number)
+        number += 1
+    assert desk.ends == {"large": None, "layer": None}
+    assert max(sum(call) for call in desk.written) == PIECE
+    assert sorted(size for call in desk.written for size in call) == [PIECE // 4, *[PIECE] * 3]
+
+
 async def test_a_failed_piece_ends_the_operation_when_the_others_have_ended(desk: Desk) -> None:
     desk.add("large", 6 * PIECE)
     await _turns()
