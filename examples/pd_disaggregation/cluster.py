@@ -132,14 +132,14 @@ class Cluster:
     def of(self, role: Role) -> list[Instance]:
         return [instance for instance in self.instances if instance.role == role]
 
-    def wait(self) -> None:
-        """Until all of them answer.
+    def wait(self, timeout: float = 90.0) -> None:
+        """Until all of them answer: on a machine with other things to do, Python may take long to start.
 
         Raises:
             ServerFailed: one has ended; with the end of what it wrote.
         """
         for one in (self.router, *self.instances):
-            one.wait()
+            one.wait(timeout)
 
     def __enter__(self) -> Cluster:
         with self._stack as stack:

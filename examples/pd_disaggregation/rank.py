@@ -120,7 +120,10 @@ class Rank:
         self, number: int, tokens: list[int], at: int, blocks: list[int]
     ) -> tuple[int, float]:
         """Compute tokens of a request, the first of which is its ``at``-th. The next one, and its logprob."""
-        request = self._requests.setdefault(number, _Request())
+        if number not in self._requests:  # no other instance has part in it
+            with self._beginning(number):
+                pass
+        request = self._requests[number]
         layer_done = _nothing if request.giving is None else request.giving.layer_ready
         sequence = self._cache.sequence(blocks)
         computed = self._thread.submit(self._model.forward, tokens, at, sequence, layer_done)
