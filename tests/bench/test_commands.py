@@ -321,6 +321,7 @@ def test_kv(
     assert code == 0
     result = json.loads(out)
     assert (result["blocks"], result["layers"], result["missing"]) == (128, 48, {})
+    assert result["form"] == "stacked"
     ways = [way.name for way in kv.WAYS if backend != "shm" or not way.apart]
     assert [row["way"] for row in result["rows"]] == ways
     assert all(0 < row["min_us"] <= row["median_us"] for row in result["rows"])
@@ -355,20 +356,21 @@ def test_kv_over_what_can_run_here(
         kv.run(["nixl"])
 
 
-def test_caches_that_are_not_those_of_the_source() -> None:
+@pytest.mark.parametrize("form", kv_blocks.FORMS)
+def test_caches_that_are_not_those_of_the_source(form: str) -> None:
     """The check of ``bench kv`` can fail."""
-    memory = KVMemory(kv_blocks.layout_of(2))
+    memory = KVMemory(kv_blocks.layout_of(2, form))
     caches: Any = memory.caches
     kv_blocks.fill(memory)
     kv_blocks.check(memory, [3, 5], [3, 5])
     with pytest.raises(Mismatch, match="layer 0"):
         kv_blocks.check(memory, [3, 5], [3, 6])
-    caches[47][1, 5, 7, 1, 61] = 0
+    caches[47][(1, 5) if form == "stacked" else (5, 1)][7, 1, 61] = 0
     with pytest.raises(Mismatch, match="layer 47"):
         kv_blocks.check(memory, [3, 5], [3, 5])
     half = memory.offsets[24]
     kv_blocks.check_beginning(memory, half)
-    caches[23][1, 5, 7, 1, 61] = 0
+    caches[23][(1, 5) if form == "stacked" else (5, 1)][7, 1, 61] = 0
     kv_blocks.check_beginning(memory, half - 1)
     with pytest.raises(Mismatch, match="layer 23"):
         kv_blocks.check_beginning(memory, half)

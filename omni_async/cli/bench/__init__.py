@@ -15,6 +15,7 @@ from typing import Any
 from .figures import Goal
 from .kv import ALL as ALL_OF_KV
 from .kv import CONNECTORS as KV_CONNECTORS
+from .kv_blocks import FORMS
 from .mooncake import MODES as MOONCAKE_MODES
 from .mooncake import NO_STREAMS
 from .payload import SIZES, parse_size
@@ -111,6 +112,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     kv.add_argument("--rounds", type=_positive, default=5, help="alternating rounds (default: 5)")
     kv.add_argument(
         "--scale", type=float, default=1.0, help="factor on the blocks that are fetched at once"
+    )
+    kv.add_argument(
+        "--form",
+        choices=tuple(FORMS),
+        default="stacked",
+        help="keys of all blocks and then their values, or those of a block together (default: stacked)",
     )
 
     ticker = names.add_parser("ticker", help="event-loop gaps while large payloads move both ways")
@@ -241,7 +248,12 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
     elif arguments.benchmark == "kv":
         figures, result = (
             kv,
-            kv.run([arguments.backend], rounds=arguments.rounds, scale=arguments.scale),
+            kv.run(
+                [arguments.backend],
+                rounds=arguments.rounds,
+                scale=arguments.scale,
+                form=arguments.form,
+            ),
         )
     elif arguments.benchmark == "ticker":
         figures, result = (

@@ -108,13 +108,20 @@ def _told(worker: Worker, do: str, **step: Any) -> dict[str, Any]:
     return answer
 
 
-def run(backends: Sequence[str] = (ALL,), *, rounds: int = 5, scale: float = 1.0) -> dict[str, Any]:
+def run(
+    backends: Sequence[str] = (ALL,),
+    *,
+    rounds: int = 5,
+    scale: float = 1.0,
+    form: str = "stacked",
+) -> dict[str, Any]:
     """Measure; see :func:`report`.
 
     Args:
         backends: of :data:`CONNECTORS`. With :data:`ALL` those that cannot run here are left out.
         rounds: of which each takes every way once.
         scale: factor on the blocks of the cache that is fetched at once.
+        form: of the caches, one of :data:`FORMS`.
 
     Raises:
         BackendUnavailable: one that was named cannot run here, or none can.
@@ -123,13 +130,14 @@ def run(backends: Sequence[str] = (ALL,), *, rounds: int = 5, scale: float = 1.0
     before = machine()
     blocks = max(2, round(BLOCKS * scale))
     chosen, missing = _here(backends)
-    results = [_measured(backend, blocks, rounds) for backend in chosen]
+    results = [_measured(backend, blocks, form, rounds) for backend in chosen]
     return {
         "benchmark": "kv",
         "machine": before,
         "rounds": rounds,
         "layers": LAYERS,
         "blocks": blocks,
+        "form": form,
         "nbytes": _nbytes(blocks),
         "layer_nbytes": _nbytes(LAYER_BLOCKS) // LAYERS,
         "layer_ms": LAYER_SECONDS * 1e3,
@@ -162,12 +170,12 @@ def _here(backends: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return [backend for backend in CONNECTORS if backend not in missing], missing
 
 
-def _measured(backend: str, blocks: int, rounds: int) -> dict[str, Any]:
+def _measured(backend: str, blocks: int, form: str, rounds: int) -> dict[str, Any]:
     mapped = backend in MAPPED
     ways = [way for way in WAYS if not (mapped and way.apart)]
     took: dict[Way, list[int]] = {way: [] for way in ways}
     late: dict[str, list[list[int]]] = {EACH: [], AT_END: []}
-    with _open(backend, blocks, 1) as whole, _open(backend, blocks, 2) as split:
+    with _open(backend, blocks, form, 1) as whole, _open(backend, blocks, form, 2) as split:
         pairs = {1: whole, 2: split}
         # The first round meets fresh pages and peers; it is not counted.
         for number in range(-1, rounds):
@@ -209,12 +217,13 @@ def _measured(backend: str, blocks: int, rounds: int) -> dict[str, Any]:
 
 
 @contextmanager
-def _open(backend: str, blocks: int, ranks: int) -> Iterator[Pair]:
+def _open(backend: str, blocks: int, form: str, ranks: int) -> Iterator[Pair]:
     job = {
         "program": "sides.kv",
         "connector": CONNECTORS[backend],
         "namespace": f"bench-kv-{os.getpid()}-{backend}-{ranks}",
         "blocks": blocks,
+        "form": form,
     }
     with FreePorts() as ports, Workers() as workers:
         job["port"] = ports.of(backend)
@@ -303,6 +312,6 @@ def report(result: dict[str, Any]) -> str:
 def first_line(result: dict[str, Any]) -> str:
     return (
         f"KV caches of {result['layers']} layers: {size_name(result['nbytes'])} in "
-        f"{result['blocks']} blocks fetched at once; {size_name(result['layer_nbytes'])} a layer "
+        f"{result['blocks']} blocks ({result['form']}) fetched at once; {size_name(result['layer_nbytes'])} a layer "
         f"sent while each is computed for {result['layer_ms']:g} ms"
     )

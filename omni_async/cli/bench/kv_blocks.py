@@ -10,6 +10,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from ...kv import KVLayout, KVMemory
+from ...kv.shapes import Form
 from .payload import Mismatch
 
 if TYPE_CHECKING:
@@ -25,8 +26,13 @@ RUN = 64
 
 CONTIGUOUS, RUNS, SHUFFLED = TABLES = ("contiguous", "runs", "shuffled")
 
+FORMS: dict[str, Form] = {"stacked": "stacked", "paired": "paired"}
+"""Keys of all blocks and then their values, so that a run of blocks is two pieces; or those of a block together."""
 
-def layout_of(blocks: int, tp_size: int = 1, tp_rank: int = 0) -> KVLayout:
+
+def layout_of(
+    blocks: int, form: str = "stacked", *, tp_size: int = 1, tp_rank: int = 0
+) -> KVLayout:
     """Keys and values in one tensor a layer, 3,968 bytes a block with all heads.
 
     There are twice as many blocks as a request has, so that its blocks have others between them.
@@ -38,7 +44,7 @@ def layout_of(blocks: int, tp_size: int = 1, tp_rank: int = 0) -> KVLayout:
         kv_heads=2,
         head_size=62,
         dtype="float16",
-        form="stacked",
+        form=FORMS[form],
         tp_size=tp_size,
         tp_rank=tp_rank,
     )
@@ -93,7 +99,8 @@ def _views(memory: KVMemory) -> list[torch.Tensor]:
     import torch
 
     caches: list[Any] = memory.caches
-    return [cache.view(torch.int16) for cache in caches]
+    views = [cache.view(torch.int16) for cache in caches]
+    return [view.transpose(0, 1) for view in views] if memory.layout.form == "paired" else views
 
 
 def _content(layout: KVLayout, layer: int) -> torch.Tensor:

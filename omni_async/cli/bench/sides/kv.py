@@ -30,7 +30,9 @@ async def work(line: Line, friends: list[socket.socket], job: dict[str, Any]) ->
     import torch
 
     torch.set_num_threads(1)
-    layout = layout_of(job["blocks"], job.get("tp_size", 1), job.get("rank", 0))
+    layout = layout_of(
+        job["blocks"], job["form"], tp_size=job.get("tp_size", 1), tp_rank=job.get("rank", 0)
+    )
     memory = KVMemory(layout)
     side: Producer | Consumer
     async with opened(job) as transport:
