@@ -167,7 +167,9 @@ class Receivers:
             if number in self._writes:
                 self._give_up(number, channel)
             channel.close()
-            end_for_guests(self._wiring, self._lines.pop(number), None, proven=False)
+            line = self._lines.pop(number, None)  # receivers of another wire have none
+            if line is not None:
+                end_for_guests(self._wiring, line, None, proven=False)
         self.channels.clear()
         self._numbers.clear()
 
