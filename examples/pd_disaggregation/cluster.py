@@ -24,6 +24,8 @@ from omni_async.registry import options_for
 
 Role = Literal["prefill", "decode"]
 _ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
+_DEFER = 10
+"""Seconds for which prefill keeps blocks when decode does not come, such as one that was killed."""
 _ROOT = Path(__file__).parents[2]
 
 
@@ -85,6 +87,7 @@ class Instance(Running):
             "backend": plan.backend,
             "backend_options": anywhere(options_for(plan.backend)),
             "trusted_remote_hosts": [LOOPBACK],
+            "defer_timeout": _DEFER,
         }
         return {
             "kv_connector": "MoRIIOConnector",

@@ -226,7 +226,7 @@ def two(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 async def all_free(cluster: Cluster) -> None:
     async with Client(cluster.router.url) as client:
-        stats = await settled(client, cluster, 15.0)
+        stats = await settled(client, cluster, 30.0)
         assert [one["free"] for one in stats] == [one["blocks"] for one in stats], stats
 
 
