@@ -189,6 +189,18 @@ def demo(session: nox.Session) -> None:
     session.run(_script(python), "demo", *session.posargs, external=True)
 
 
+@nox.session(venv_backend="none", default=False)
+def pd(session: nox.Session) -> None:
+    """Prefill and decode behind the real vllm-router: `nox -s pd [-- options]`.
+
+    Every token is compared with a single process's. With `-- --backend mooncake` or `nixl` over that engine.
+    """
+    vendors = {BACKENDS[name] for name in session.posargs if name in BACKENDS}
+    python = _shared(session, "pd", extras=["torch", *sorted(vendors)])
+    command = [python, "-m", "examples.pd_disaggregation.run", *session.posargs]
+    session.run(*command, external=True)
+
+
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """The suite with branch coverage; with `-- options` just pytest with these options.
@@ -196,7 +208,7 @@ def tests(session: nox.Session) -> None:
     Another library's deploy files and connectors are tested with: $OMNI_ASYNC_PEER_WHEEL, or
     fetched by pip. So is vllm-router.
     """
-    python = _shared(session, "test", "images", "router", extras=TESTED)
+    python = _shared(session, "test", "images", "pd", extras=TESTED)
     if not os.environ.get(PEER_WHEEL):
         session.env[PEER_WHEEL] = _peer_unpacked(session, python)
     if session.posargs:
@@ -281,7 +293,7 @@ def bench(session: nox.Session) -> None:
 @nox.session(venv_backend="none", default=False)
 def soak(session: nox.Session) -> None:
     """What takes long: hundreds of kills, long fuzzing, days of traffic in minutes."""
-    python = _shared(session, "test", "images", "router", extras=TESTED)
+    python = _shared(session, "test", "images", "pd", extras=TESTED)
     session.run(
         python, "-m", "pytest", "-m", "soak", "--timeout=1800", *session.posargs, external=True
     )
