@@ -7,6 +7,7 @@ Never: outlives the process that started it.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import urllib.error
 import urllib.request
@@ -103,7 +104,8 @@ class Instance(Running):
         ]
 
     def environment(self) -> Mapping[str, str]:
-        return {"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
+        paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
 
     def answers(self) -> bool:
         try:

@@ -30,6 +30,14 @@ TTL = 6.0
 """Seconds after which the router has forgotten who does not beat any more."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def unmeasured() -> Iterator[None]:
+    """Its processes are killed at the end, so what coverage would find in them is lost, and they start sooner."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+        yield
+
+
 def right(plan: Plan, requests: int, **options: Any) -> dict[str, Any]:
     """One run, of which everything is right."""
     NEEDS.get(plan.backend, lambda: None)()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from omni_async.cli.free_ports import FreePorts
+from omni_async.cli.servers.vllm_router import VllmRouter
 from omni_async.kv.control.options import EXTRA
 from omni_async.kv.instance import KVInstance
 from omni_async.registry import register_backend
@@ -17,10 +18,9 @@ from omni_async.testing.doubles.addressed import LoopbackZmq
 from tests.kv.control.routers import (
     HOST,
     Message,
-    Router,
+    a_router,
     a_token,
     completed,
-    router_or_skip,
     served,
 )
 from tests.kv.nodes import Node, layout
@@ -37,15 +37,9 @@ def ports() -> Iterator[FreePorts]:
 
 
 @pytest.fixture
-async def router(ports: FreePorts) -> AsyncIterator[Router]:
-    router_or_skip()
-    one = Router(ports)
-    try:
-        one.start()
-        await one.up()
+def router() -> Iterator[VllmRouter]:
+    with a_router() as one:
         yield one
-    finally:
-        one.close()
 
 
 class Server:
@@ -89,7 +83,7 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def server(
-    name: str, mode: str, backend: str, router: Router, ports: FreePorts, namespace: str
+    name: str, mode: str, backend: str, router: VllmRouter, ports: FreePorts, namespace: str
 ) -> AsyncIterator[Server]:
     """Its name begins with its role."""
     node = Node(layout(num_blocks=60))
@@ -115,7 +109,7 @@ async def server(
 
 @pytest.mark.parametrize(("mode", "backend"), [("write", "loopback-zmq"), ("read", "shm")])
 async def test_a_completion(
-    router: Router, ports: FreePorts, namespace: str, mode: str, backend: str
+    router: VllmRouter, ports: FreePorts, namespace: str, mode: str, backend: str
 ) -> None:
     async with (
         server("P", mode, backend, router, ports, namespace) as prefill,
@@ -139,7 +133,7 @@ async def test_a_completion(
         assert prefill.instance.handshake.answered == 1
 
 
-async def traffic(router: Router, over: asyncio.Event) -> int:
+async def traffic(router: VllmRouter, over: asyncio.Event) -> int:
     """Completions one after the other; how many there were, all of them answered."""
     count = 0
     while not over.is_set():
@@ -151,7 +145,7 @@ async def traffic(router: Router, over: asyncio.Event) -> int:
 
 
 async def test_more_instances_are_added_while_others_work(
-    router: Router, ports: FreePorts, namespace: str
+    router: VllmRouter, ports: FreePorts, namespace: str
 ) -> None:
     over = asyncio.Event()
 
@@ -173,7 +167,7 @@ async def test_more_instances_are_added_while_others_work(
 
 @pytest.mark.soak
 async def test_instances_leave_while_others_work(
-    router: Router, ports: FreePorts, namespace: str
+    router: VllmRouter, ports: FreePorts, namespace: str
 ) -> None:
     over = asyncio.Event()
 

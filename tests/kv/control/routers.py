@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-import subprocess
-import sys
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from omni_async.cli.free_ports import FreePorts
+from omni_async.cli.servers.vllm_router import VllmRouter
 from omni_async.kv.control import Mode, Registered, Registration, Role, ZmqAddress, http_address
 
 HOST = "127.0.0.1"
@@ -30,52 +27,12 @@ def router_or_skip() -> None:
         pytest.skip("vllm-router is not installed; `nox -s tests` installs it")
 
 
-class Router:
-    """A process. ``start`` and ``kill`` as often as one likes: it has the same ports each time."""
-
-    def __init__(self, ports: FreePorts) -> None:
-        self.port = ports.of("router")
-        self.ping_port = ports.of("ping")
-        self._metrics_port = ports.of("metrics")  # by default one for all routers of a host
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "vllm_router.launch_router", "--vllm-pd-disaggregation"]
-        command += ["--kv-connector", "moriio", "--policy", "round_robin"]
-        command += ["--vllm-discovery-address", f"{HOST}:{self.ping_port}"]
-        command += ["--host", HOST, "--port", str(self.port)]
-        command += ["--prometheus-host", HOST, "--prometheus-port", str(self._metrics_port)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
-        )
-
-    async def up(self) -> None:
-        """Until it serves; whom, it may not know yet."""
-        assert self._process is not None
-        for _ in range(1500):
-            assert self._process.poll() is None, self.log()
-            try:
-                await asked(self.port, "GET", "/health")
-                return
-            except OSError:
-                pass
-            await asyncio.sleep(0.02)
-        raise AssertionError(self.log())
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def log(self) -> str:
-        self._log.seek(0)
-        return self._log.read().decode(errors="replace")
-
-    def close(self) -> None:
-        self.kill()
-        self._log.close()
+@contextmanager
+def a_router() -> Iterator[VllmRouter]:
+    """One that answers; whom it serves, it does not know yet."""
+    router_or_skip()
+    with VllmRouter() as router:
+        yield router
 
 
 @dataclass
@@ -173,7 +130,7 @@ async def instance(
     mode: Mode,
     http_port: int,
     zmq: ZmqAddress,
-    router: Router,
+    router: VllmRouter,
     reply: Reply = a_token,
     *,
     host: str = HOST,
@@ -195,12 +152,12 @@ async def instance(
             await found.registration.aclose()
 
 
-async def completed(router: Router, prompt: str = "p") -> Message:
+async def completed(router: VllmRouter, prompt: str = "p") -> Message:
     """A completion through the router, once it has heard of a pair."""
     body = {"model": "m", "prompt": prompt, "max_tokens": 5, "temperature": 0}
     for _ in range(500):
-        answer = await asked(router.port, "POST", "/v1/completions", body)
+        answer = await asked(router.port("http"), "POST", "/v1/completions", body)
         if answer.body != "No eligible P/D pair":
             return answer
         await asyncio.sleep(0.02)
-    raise AssertionError(router.log())
+    raise AssertionError(router.words())

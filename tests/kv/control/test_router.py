@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from omni_async.cli.free_ports import FreePorts
+from omni_async.cli.servers.vllm_router import VllmRouter
 from omni_async.kv.control import (
     Peer,
     RequestId,
@@ -19,7 +20,7 @@ from omni_async.kv.control import (
     read_on,
     write_legs,
 )
-from tests.kv.control.routers import Message, Router, completed, instance, router_or_skip
+from tests.kv.control.routers import Message, a_router, completed, instance
 
 P = ZmqAddress("10.0.0.1", 6301, 6105)
 D = ZmqAddress("2001:db8::7", 7301, 7501)
@@ -32,22 +33,16 @@ def ports() -> Iterator[FreePorts]:
 
 
 @pytest.fixture
-async def router(ports: FreePorts) -> AsyncIterator[Router]:
-    router_or_skip()
-    one = Router(ports)
-    try:
-        one.start()
-        await one.up()
+def router() -> Iterator[VllmRouter]:
+    with a_router() as one:
         yield one
-    finally:
-        one.close()
 
 
 def told(message: Message) -> RequestId:
     return RequestId.parse(message.headers["x-request-id"])
 
 
-async def test_write(router: Router, ports: FreePorts) -> None:
+async def test_write(router: VllmRouter, ports: FreePorts) -> None:
     async with (
         instance("P", "WRITE", ports.of("p"), P, router, tp_size=2) as prefill,
         instance("D", "WRITE", ports.of("d"), D, router, dp_size=2) as decode,
@@ -79,7 +74,7 @@ async def test_write(router: Router, ports: FreePorts) -> None:
         )
 
 
-async def test_read(router: Router, ports: FreePorts) -> None:
+async def test_read(router: VllmRouter, ports: FreePorts) -> None:
     async def reply(request: Message) -> dict[str, object]:
         params = parse_params(
             request.body["kv_transfer_params"], request.headers["x-request-id"], own_tp_size=4
@@ -113,7 +108,9 @@ async def test_read(router: Router, ports: FreePorts) -> None:
         assert ranks == {0, 1}
 
 
-async def test_the_router_is_restarted_and_an_instance_is(router: Router, ports: FreePorts) -> None:
+async def test_the_router_is_restarted_and_an_instance_is(
+    router: VllmRouter, ports: FreePorts
+) -> None:
     async with instance("D", "WRITE", ports.of("d"), D, router) as decode:
         async with instance("P", "WRITE", ports.of("p"), P, router) as prefill:
             assert (await completed(router)).status == 200
@@ -121,7 +118,6 @@ async def test_the_router_is_restarted_and_an_instance_is(router: Router, ports:
             while prefill.registration.reached or decode.registration.reached:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             router.start()
-            await router.up()
             assert (await completed(router)).status == 200
             assert len(prefill.requests) == len(decode.requests) == 2
         # The instance comes again at the same address, with other ports for its ranks.
@@ -135,7 +131,7 @@ async def test_the_router_is_restarted_and_an_instance_is(router: Router, ports:
             assert told(decode.requests[-1]).prefill_address == moved
 
 
-async def test_an_instance_on_ipv6(router: Router, ports: FreePorts) -> None:
+async def test_an_instance_on_ipv6(router: VllmRouter, ports: FreePorts) -> None:
     with socket.socket(socket.AF_INET6) as probe:
         try:
             probe.bind(("::1", 0))
