@@ -91,7 +91,7 @@ class Client:
             connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=120)
         )
 
-    async def ready(self, timeout: float = 30.0) -> None:
+    async def ready(self, timeout: float = 60.0) -> None:
         """Until the router has heard of a pair and an answer came.
 
         Raises:

@@ -21,7 +21,7 @@ from examples.pd_disaggregation.cluster import Cluster, Instance, Plan, Role  # 
 from examples.pd_disaggregation.run import main, run, settled  # noqa: E402
 from tests.engines import need_mooncake, need_nixl  # noqa: E402
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(240)  # five processes may start slowly beside others
 
 Mode = Literal["write", "read"]
 NEEDS = {"mooncake": need_mooncake, "nixl": need_nixl}
