@@ -30,7 +30,7 @@ from .end import (
 from .landing import Mappings
 from .layout import KVLayout
 from .memory import KVMemory
-from .plan import KVPlan
+from .plan import KVPlan, check_blocks
 from .progress import KVProgress
 from .reads import Reads
 from .slots import Slots
@@ -312,7 +312,7 @@ class KVConsumer(KVEnd):
 
     def _checked(self, request_id: str, block_ids: Sequence[int]) -> list[int]:
         blocks = checked_blocks(block_ids)
-        KVPlan.of(self.layout, blocks, self.layout, blocks)  # finds what is wrong with them
+        check_blocks(self.layout, blocks, side="target")
         busy = [block for block in blocks if block in self._busy]
         if busy:
             other = self._busy[busy[0]]

@@ -188,6 +188,24 @@ def plan_moves(
     return KVPlan.of(source, source_blocks, target, target_blocks, tokens=tokens).moves()
 
 
+def check_blocks(
+    layout: KVLayout, blocks: Sequence[int], *, side: str, tokens: int | None = None
+) -> None:
+    """Refuse blocks that no plan would take, without making one.
+
+    Args:
+        side: ``source`` or ``target``, for the error.
+        tokens: how many they hold, where that is told.
+
+    Raises:
+        UsageError: see :meth:`KVPlan.of`; blocks that come twice, on either side.
+    """
+    numbers = _blocks(side, blocks, layout)
+    _refuse(numbers, _doubled(numbers), side, "come twice")
+    if tokens is not None:
+        _tokens(layout, numbers, layout, numbers, tokens)
+
+
 def sources_of(target: KVLayout, source_tp: int) -> list[int]:
     """The ranks of a source that a rank hears from: one for each of its heads.
 

@@ -33,7 +33,7 @@ from .end import (
 from .giving import GivenShare, Giving, Session, State
 from .layout import KVLayout
 from .memory import KVMemory
-from .plan import KVPlan, targets_of
+from .plan import KVPlan, check_blocks, targets_of
 from .session import Event, KVSession
 from .stillness import Stillness
 from .words import (
@@ -245,8 +245,7 @@ class KVProducer(KVEnd):
     def _checked(self, block_ids: Sequence[int], tokens: int | None) -> list[int]:
         self.here()
         blocks = checked_blocks(block_ids)
-        # The plan of a cache with itself finds what is wrong with the blocks.
-        KVPlan.of(self.layout, blocks, self.layout, blocks, tokens=tokens)
+        check_blocks(self.layout, blocks, side="source", tokens=tokens)
         return blocks
 
     def _assign(self, core: Session, blocks: list[int], tokens: int | None) -> None:
