@@ -7,6 +7,7 @@ Never: takes a socket for one that listens, or that is connected to somebody.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 ESTABLISHED, LISTENING = "01", "0A"
@@ -15,9 +16,16 @@ _TABLES = [Path("/proc/net") / table for table in ("tcp", "tcp6", "unix", "udp",
 
 def looks_for_a_master(name: str) -> bool:
     """``name`` as the link in ``/proc/self/fd`` has it, or with words around it."""
-    if "socket:[" not in name or "omni_async.backends.mooncake_store._native" not in sys.modules:
-        return False
-    inode = name.rpartition("[")[2].partition("]")[0]
+    return bool(lookers([name]))
+
+
+def lookers(names: Iterable[str]) -> set[str]:
+    """Those of them that are such sockets."""
+    sockets = [name for name in names if "socket:[" in name]
+    if not sockets or "omni_async.backends.mooncake_store._native" not in sys.modules:
+        return set()
     rows = [row.split() for table in _TABLES for row in table.read_text().splitlines()[1:]]
-    there = [row for row in rows if inode in row]
-    return not any(len(row) < 10 or row[3] in (ESTABLISHED, LISTENING) for row in there)
+    busy = {
+        word for row in rows if len(row) < 10 or row[3] in (ESTABLISHED, LISTENING) for word in row
+    }
+    return {name for name in sockets if name.rpartition("[")[2].partition("]")[0] not in busy}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from omni_async._aio.completion_watch import LONGEST, CompletionWatch
 from omni_async._aio.kernel_timer import KernelTimer
+from tests.descriptors import open_descriptors
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -43,7 +43,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(open_descriptors())
 
 
 def test_each_is_told_at_its_own_end(run: Run) -> None:

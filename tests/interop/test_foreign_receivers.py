@@ -13,7 +13,8 @@ import pytest
 import omni_async
 from omni_async.errors import EncodeError, KeyExists, KeyNotFound, UsageError
 from omni_async.interop.vllm_omni.reading import read
-from omni_async.testing.doubles.loopback import FAULTS, Fault
+from omni_async.testing.doubles.loopback import FAULTS
+from omni_async.testing.doubles.ordered import Fault
 from omni_async.transport.foreign import forms as foreign_forms
 
 from .double import SessionDouble

@@ -30,7 +30,8 @@ from omni_async.interop.vllm_omni import reading
 from omni_async.interop.vllm_omni.writing import write
 from omni_async.pool import ManagedBuffer, Pool
 from omni_async.rendezvous.zmq_request import ZmqRequests
-from omni_async.testing.doubles.loopback import FAULTS, Fault
+from omni_async.testing.doubles.loopback import FAULTS
+from omni_async.testing.doubles.ordered import Fault
 from omni_async.transport.foreign import sender as foreign_sender
 from omni_async.transport.foreign import taking as foreign_taking
 

@@ -515,7 +515,9 @@ async def test_cancelled_waits_change_nothing_and_a_cancelled_begin_gives_up(whe
         for wait in waits:
             wait.cancel()
         await asyncio.wait(waits)
-        assert not len(producer.deadlines) - len(producer._still._watches) - 1  # "none" is forgotten later
+        assert (
+            not len(producer.deadlines) - len(producer._still._watches) - 1
+        )  # "none" is forgotten later
         assert len(consumer.deadlines) == len(consumer._still._watches)
         await session.seal()
         await progress.all(timeout=5)

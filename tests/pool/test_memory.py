@@ -15,6 +15,7 @@ import pytest
 from omni_async.abc import MemorySource
 from omni_async.errors import ProtocolError
 from omni_async.pool.memory import PAGE, AnonymousMemory, MemfdMemory, map_fd
+from tests.descriptors import open_descriptors
 
 F_SEAL_WRITE = 8
 
@@ -24,7 +25,7 @@ def _resident(fd: int) -> int:
 
 
 def _open_descriptors() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))
+    return set(open_descriptors())
 
 
 def test_a_block_is_writable_zeros(source: MemorySource) -> None:

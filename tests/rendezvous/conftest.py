@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.descriptors import open_descriptors
 from tests.lost_masters import looks_for_a_master
 
 try:
@@ -34,13 +34,7 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> F
 
 
 def _open_fds() -> set[tuple[str, str]]:
-    found = set()
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            found.add((fd, os.readlink(f"/proc/self/fd/{fd}")))
-        except FileNotFoundError:  # the listing's own
-            continue
-    return found
+    return set(open_descriptors().items())
 
 
 @pytest.fixture(autouse=True)

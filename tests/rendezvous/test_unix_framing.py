@@ -30,6 +30,7 @@ from omni_async.rendezvous.messages import (
     Want,
     encode,
 )
+from tests.descriptors import open_descriptors
 from tests.rendezvous.lines import hello, regions, want
 
 _ints = st.integers(-(2**63), 2**64 - 1)
@@ -246,8 +247,8 @@ def test_fds_of_counts_only_regions_that_have_one() -> None:
 
 def test_duplicates_are_all_or_none() -> None:
     reads, writes = pipes(1)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(open_descriptors())
     with pytest.raises(OSError, match="Bad file descriptor"):
         duplicates([reads[0], 10**6])
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(open_descriptors()) == before
     close_fds(reads + writes)

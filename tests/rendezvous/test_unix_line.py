@@ -13,6 +13,7 @@ from omni_async.errors import ProtocolError, UsageError
 from omni_async.rendezvous.framing import FrameReader, close_fds
 from omni_async.rendezvous.messages import Bye, Credit, Done, Message, Offer, encode
 from omni_async.rendezvous.unix_channel import UnixChannels
+from tests.descriptors import open_descriptors
 from tests.rendezvous.lines import Pair, Recorder, hello, pair, regions, want
 from tests.rendezvous.test_unix_framing import feed, frame
 from tests.rendezvous.test_unix_outbox import same_file
@@ -248,14 +249,14 @@ class TestReceiving:
         os.close(w)
 
     async def test_flood_of_descriptors(self, wire: Wire) -> None:
-        before = len(os.listdir("/proc/self/fd"))
+        before = len(open_descriptors())
         wire.sock.send(frame(encode(want(1)))[:3])
         for _ in range(2):
             socket.send_fds(wire.sock, [b"\0"], [0] * 200)
         error = await wire.handler.next("ended")
         assert isinstance(error, ProtocolError)
         assert "without a word" in str(error)
-        assert len(os.listdir("/proc/self/fd")) == before - 1
+        assert len(open_descriptors()) == before - 1
 
     async def test_no_descriptor_left_to_receive_with(self, wire: Wire) -> None:
         import resource

@@ -17,6 +17,7 @@ from omni_async.rendezvous.framing import MAX_MESSAGE, FrameReader, close_fds
 from omni_async.rendezvous.messages import AnyMessage, Bye, Offer, Regions
 from omni_async.rendezvous.outbox import Outbox
 from omni_async.rendezvous.unix_line import descriptors
+from tests.descriptors import open_descriptors
 from tests.rendezvous.lines import regions, want
 
 Ends = tuple[socket.socket, socket.socket]
@@ -106,10 +107,10 @@ class TestOutbox:
             pass
         r, w = os.pipe()
         kept = os.dup(r)
-        before = len(os.listdir("/proc/self/fd"))
+        before = len(open_descriptors())
         box.queue(regions(1), [r])
         os.close(r)  # ours to close as soon as queue() has returned
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(open_descriptors()) == before
         reader, got = FrameReader(), []
         while len(box):
             got += receive(b, reader)
@@ -124,12 +125,12 @@ class TestOutbox:
         a, _ = ends
         box = Outbox(a, MAX_MESSAGE)
         r, w = os.pipe()
-        before = len(os.listdir("/proc/self/fd"))
+        before = len(open_descriptors())
         box.queue(regions(2), [r, w])
-        assert len(os.listdir("/proc/self/fd")) == before + 2
+        assert len(open_descriptors()) == before + 2
         box.clear()
         box.clear()
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(open_descriptors()) == before
         assert len(box) == 0
         close_fds([r, w])
 

@@ -24,6 +24,7 @@ from omni_async.rendezvous.zmq_address import is_loopback
 from omni_async.rendezvous.zmq_channel import ZmqChannels, ZmqListener
 from omni_async.rendezvous.zmq_holder import holder_of
 from omni_async.rendezvous.zmq_hosts import local_places, routed_address
+from tests.descriptors import open_descriptors
 from tests.rendezvous.lines import Recorder, hello, want
 from tests.rendezvous.zmq_wire import HOST
 
@@ -218,7 +219,7 @@ class TestPorts:
         self, elsewhere: tuple[int, int], namespace: str
     ) -> None:
         port, pid = elsewhere
-        before = len(os.listdir("/proc/self/fd"))
+        before = len(open_descriptors())
         with pytest.raises(UsageError) as caught:
             await listen(HOST, namespace, port)
         text = str(caught.value)
@@ -228,7 +229,7 @@ class TestPorts:
         assert "import socket, sys, time" in text  # its command
         assert namespace in text
         assert "zmq_port" in text
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(open_descriptors()) == before
 
     async def test_taken_by_this_process(self, namespace: str) -> None:
         first = await listen(HOST, namespace)

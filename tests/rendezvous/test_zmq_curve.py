@@ -17,6 +17,7 @@ from omni_async.errors import ConfigError, ProtocolError
 from omni_async.rendezvous.handshake import Disagreement
 from omni_async.rendezvous.messages import Done
 from omni_async.rendezvous.zmq_curve import Curve
+from tests.descriptors import open_descriptors
 from tests.rendezvous.lines import Recorder, hello, pair, want
 from tests.rendezvous.zmq_wire import HOST, Bare, listens, local, until
 
@@ -193,20 +194,20 @@ class TestLines:
 
         await often(10)
         await asyncio.sleep(0.5)
-        threads, fds = len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+        threads, fds = len(os.listdir("/proc/self/task")), len(open_descriptors())
         await often(90)
         await until(lambda: len(os.listdir("/proc/self/task")) <= threads)
-        await until(lambda: len(os.listdir("/proc/self/fd")) <= fds)
+        await until(lambda: len(open_descriptors()) <= fds)
 
     async def test_a_failed_start_leaves_nothing(
         self, namespace: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("omni_async.rendezvous.zmq_channel.ZmqListener", lambda *_: 1 / 0)
-        before = len(os.listdir("/proc/self/fd"))
+        before = len(open_descriptors())
         with pytest.raises(ZeroDivisionError):
             async with listens(local(curve=sender()), namespace):
                 pass
-        await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+        await until(lambda: len(open_descriptors()) <= before)
 
 
 class TestKeys:

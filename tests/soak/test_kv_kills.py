@@ -29,6 +29,7 @@ async def test_producers_are_killed_under_traffic(connector: str, namespace: str
     target, of = Node(layout(**SIZES)), layout(**SIZES)
     loop = asyncio.get_running_loop()
     done = failed = 0
+    killed = 0.0
     with ends(connector, namespace) as where:
         async with (
             where.open("receiver", "1") as rx,

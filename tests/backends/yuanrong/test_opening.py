@@ -20,6 +20,7 @@ import pytest
 from omni_async import BackendUnavailable
 from omni_async.backends.yuanrong.line import ClientLine
 from omni_async.cli.servers.yuanrong import YuanrongWorker
+from tests.descriptors import open_descriptors
 from tests.stores import loaded_or_skip
 
 from .conftest import Open, StartAgent, alive
@@ -270,11 +271,11 @@ async def test_no_descriptor_and_no_thread_stays(
         desk.block.close()
 
     await once()
-    before = set(os.listdir("/proc/self/fd")), threading.active_count()
+    before = set(open_descriptors()), threading.active_count()
     await once()
     await once()
     limit = time.monotonic() + STARTS  # a process that was killed may be late to go
-    while len(os.listdir("/proc/self/fd")) > len(before[0]):
+    while len(open_descriptors()) > len(before[0]):
         assert time.monotonic() < limit
         await asyncio.sleep(0.05)
     assert threading.active_count() <= before[1]
