@@ -32,6 +32,9 @@ from sybil.parsers.myst import CodeBlockParser
 ROOT = Path(__file__).parents[1]
 COMMAND_LIMIT = 60.0
 
+# Commands of this environment, for blocks of either kind.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
 run_python = PythonEvaluator()
 
 
@@ -77,13 +80,11 @@ def commands(block: str) -> list[tuple[str, str]]:
 
 def check_command(command: str, output: str) -> None:
     """Run it; it must succeed and print what the page shows, if the page shows anything."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     done = subprocess.run(
         ["bash", "-euc", command],
         capture_output=True,
         text=True,
         timeout=COMMAND_LIMIT,
-        env={**os.environ, "PATH": path},
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     matches = doctest.OutputChecker().check_output

@@ -41,7 +41,11 @@ from tests.kv.paged_samples import same
 if TYPE_CHECKING:
     from .child import Child
 
-FAST = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+FAST = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 
 
 def tensor(dtype: str, shape: tuple[int, ...], seed: int = 0) -> Any:

@@ -110,8 +110,10 @@ class MoriTransferEngineBackend(AddressedBackend):
 
 def _settled() -> None:
     """Wait until every GPU that this process sees has done what it was told to."""
-    torch: Any = sys.modules.get("torch")  # else nobody here has used one
-    for number in range(torch.cuda.device_count() if torch is not None else 0):
+    if "torch" not in sys.modules:
+        return  # nobody here has used one
+    torch: Any = sys.modules["torch"]
+    for number in range(torch.cuda.device_count()):
         torch.cuda.synchronize(number)
 
 

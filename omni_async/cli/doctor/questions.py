@@ -44,8 +44,11 @@ def of_stages(plans: Sequence[StagePlan]) -> list[Subject]:
     """The connectors of these stages, each asked once for what it is used as."""
     found: list[tuple[Connector, list[Role]]] = []
     for plan in plans:
-        ends: list[tuple[Connector, Role]] = [(wire.receiver, "receiver") for wire in plan.inputs]
-        ends += [(wire.sender, "sender") for wire in plan.outputs]
+        ends: list[tuple[Connector, Role]] = []
+        for wire in plan.inputs:
+            ends.append((wire.receiver, "receiver"))
+        for wire in plan.outputs:
+            ends.append((wire.sender, "sender"))
         for connector, role in ends:
             for known, roles in found:
                 if (known.name, known.settings) == (connector.name, connector.settings):
