@@ -33,6 +33,7 @@ from .words import HOST, Job, Told
 LIMIT = 60.0
 """Seconds that one backend may take."""
 UNKNOWN_WIDTH = 100
+UNBROKEN = 1 << 20
 """Columns where nothing tells how wide the terminal is."""
 _DEPLOY = "deploy file"
 
@@ -111,10 +112,16 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(as_object(all_told, source)))
     else:
-        width = shutil.get_terminal_size((UNKNOWN_WIDTH, 24)).columns
+        # Whoever searches a file or a pipe finds a finding in one line.
+        width = shutil.get_terminal_size((UNKNOWN_WIDTH, 24)).columns if _seen() else UNBROKEN
         encoding = sys.stdout.encoding or "utf-8"
         print("\n".join(spelled(line, encoding) for line in as_lines(all_told, width)))
     return 1 if count(all_told, "fault") else 0
+
+
+def _seen() -> bool:
+    """Whether a person reads it in a terminal."""
+    return sys.stdout.isatty()
 
 
 async def _look(
