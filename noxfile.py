@@ -178,6 +178,14 @@ def _pytest(session: nox.Session, python: str, *args: str) -> None:
         session.run(python, "-m", "coverage", "report", external=True)
 
 
+def _tested(session: nox.Session) -> str:
+    """The Python that the whole suite runs on, with all that it needs."""
+    python = _shared(session, "test", "images", "pd", extras=TESTED)
+    if not os.environ.get(PEER_WHEEL):
+        session.env[PEER_WHEEL] = _peer_unpacked(session, python)
+    return python
+
+
 @nox.session(venv_backend="none")
 def demo(session: nox.Session) -> None:
     """Three processes turn a recording into sound again: `nox -s demo [-- options]`.
@@ -203,18 +211,22 @@ def pd(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """The suite with branch coverage; with `-- options` just pytest with these options.
+    """The suite; with `-- options` just pytest with these options.
 
     Another library's deploy files and connectors are tested with: $OMNI_ASYNC_PEER_WHEEL, or
     fetched by pip. So is vllm-router.
     """
-    python = _shared(session, "test", "images", "pd", extras=TESTED)
-    if not os.environ.get(PEER_WHEEL):
-        session.env[PEER_WHEEL] = _peer_unpacked(session, python)
+    python = _tested(session)
     if session.posargs:
         session.run(python, "-m", "pytest", *session.posargs, external=True)
     else:
-        _pytest(session, python, *WORKERS)
+        _twice(session, python, "-m", "pytest", args=WORKERS)
+
+
+@nox.session(venv_backend="none")
+def coverage(session: nox.Session) -> None:
+    """The same with branch coverage, children included, and its limit: a third slower."""
+    _pytest(session, _tested(session), *WORKERS)
 
 
 @nox.session(venv_backend="none")

@@ -82,6 +82,7 @@ def test_shm_without_a_peer_says_so(
     assert "ours, asyncio" in out
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("clean_modules")
 def test_mooncake_against_a_peer_and_the_engine(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wheel: Path
@@ -116,6 +117,7 @@ def test_mooncake_against_a_peer_and_the_engine(
         assert word in text
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("clean_modules")
 def test_nixl_against_a_peer(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wheel: Path
@@ -135,6 +137,7 @@ def test_nixl_against_a_peer(
     assert [goal["name"] for goal in result["goals"]] == ["4 KB faster than the peer"]
 
 
+@pytest.mark.soak
 def test_mooncake_alone(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +236,7 @@ def test_streams_against_a_peer(capsys: pytest.CaptureFixture[str], wheel: Path)
     assert all(f"{mode}: {name}" in text for mode in modes for name in names)
 
 
+@pytest.mark.soak
 def test_streams_alone(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = bench(
         capsys, "streams", "--rounds", "1", "--scale", "0.005", "--modes", "idle,burst"

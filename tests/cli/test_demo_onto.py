@@ -217,6 +217,7 @@ def test_over_a_store(tmp_path: Path, backend: str) -> None:
         assert (tmp_path / backend / name).read_bytes() == (tmp_path / "shm" / name).read_bytes()
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("backend", STORES)
 def test_its_server_goes_when_the_demo_is_killed(tmp_path: Path, backend: str) -> None:
