@@ -35,6 +35,7 @@ from omni_async.kv.prefill import Prefill
 from omni_async.kv.progress import KVProgress
 from omni_async.registry import register_backend
 from omni_async.testing.doubles.addressed import LoopbackZmq
+from tests.engines import need_nixl
 from tests.kv.control.test_registration import proxy
 from tests.kv.nodes import Node, layout
 from tests.mooncake import engine_or_skip
@@ -200,7 +201,7 @@ async def test_over_real_engines(ports: FreePorts, namespace: str, name: str) ->
         engine_or_skip()
         extra: dict[str, Any] = {"backend_options": {"protocol": "tcp"}}
     else:
-        pytest.importorskip("nixl")
+        need_nixl()
         extra = {}
     house = House(ports, namespace, name, "write")
     source, target = nodes()
