@@ -36,7 +36,7 @@ def gather(plan: KVPlan, bases: Sequence[int], out: int) -> None:
         UsageError: a layer has another number of tensors.
     """
     if plan.piece_nbytes >= LARGE:
-        _each(_places(plan, out), plan.source_addresses(bases), plan.sizes)
+        _each(places(plan, out), plan.source_addresses(bases), plan.sizes)
         return
     _count(bases, plan.source_tensors)
     for units in plan.units:
@@ -62,7 +62,7 @@ def scatter(plan: KVPlan, bases: Sequence[int], data: int) -> None:
         UsageError: a layer has another number of tensors.
     """
     if plan.piece_nbytes >= LARGE:
-        _each(plan.target_addresses(bases), _places(plan, data), plan.sizes)
+        _each(plan.target_addresses(bases), places(plan, data), plan.sizes)
         return
     _count(bases, plan.target_tensors)
     for units in plan.units:
@@ -99,8 +99,8 @@ def carry(plan: KVPlan, sources: Sequence[int], targets: Sequence[int]) -> None:
         )
 
 
-def _places(plan: KVPlan, start: int) -> Offsets:
-    """Address of each piece in a buffer."""
+def places(plan: KVPlan, start: int) -> Offsets:
+    """Where each piece is in a buffer that begins at ``start``."""
     return np.cumsum(plan.sizes) - plan.sizes + start
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..model import Move
 from .caches import Caches
-from .gather import gather
+from .gather import gather, places
 from .plan import KVPlan, Offsets
 from .words import Room, Spot
 
@@ -26,40 +26,45 @@ def through_buffers(plan: KVPlan) -> bool:
 
 def direct(plan: KVPlan, caches: Caches, layer: int, spots: list[Spot]) -> list[Move]:
     """From the blocks here to the blocks there."""
-    count = len(plan.target_tensors)
-    theirs = spots[layer * count : (layer + 1) * count]
-    local = plan.source_addresses(caches.bases(layer)).tolist()
-    second = _second(plan.target, plan.target_tensors)
-    offsets = plan.target_addresses([spot.offset for spot in theirs]).tolist()
-    regions = [theirs[index].region for index in second.tolist()]
-    return list(map(Move, local, regions, offsets, plan.sizes.tolist()))
+    local = plan.source_addresses(caches.bases(layer))
+    theirs = _spots_of(layer, spots, plan.target_tensors)
+    offsets = plan.target_addresses([spot.offset for spot in theirs])
+    return _moves(plan, local, offsets, theirs, _second(plan.target, plan.target_tensors))
 
 
 def reading(plan: KVPlan, caches: Caches, layer: int, spots: list[Spot]) -> list[Move]:
     """The same from the other side: from the blocks there to the blocks here."""
-    count = len(plan.source_tensors)
-    theirs = spots[layer * count : (layer + 1) * count]
-    local = plan.target_addresses(caches.bases(layer)).tolist()
-    second = _second(plan.source, plan.source_tensors)
-    offsets = plan.source_addresses([spot.offset for spot in theirs]).tolist()
-    regions = [theirs[index].region for index in second.tolist()]
-    return list(map(Move, local, regions, offsets, plan.sizes.tolist()))
+    local = plan.target_addresses(caches.bases(layer))
+    theirs = _spots_of(layer, spots, plan.source_tensors)
+    offsets = plan.source_addresses([spot.offset for spot in theirs])
+    return _moves(plan, local, offsets, theirs, _second(plan.source, plan.source_tensors))
 
 
 def into_room(plan: KVPlan, caches: Caches, layer: int, room: Room) -> list[Move]:
     """From the blocks here to one landing slot, piece after piece."""
     local = plan.source_addresses(caches.bases(layer)).tolist()
-    sizes = plan.sizes
-    offsets = (np.cumsum(sizes) - sizes + room.offset).tolist()
+    offsets = places(plan, room.offset).tolist()
     return [
         Move(address, room.region, offset, nbytes)
-        for address, offset, nbytes in zip(local, offsets, sizes.tolist(), strict=True)
+        for address, offset, nbytes in zip(local, offsets, plan.sizes.tolist(), strict=True)
     ]
 
 
 def gathered(plan: KVPlan, caches: Caches, layer: int, address: int) -> None:
     """Copy one layer's pieces into a buffer. Blocks; for a thread."""
     gather(plan, caches.bases(layer), address)
+
+
+def _spots_of(layer: int, spots: list[Spot], tensors: tuple[int, ...]) -> list[Spot]:
+    """Those of one layer's tensors."""
+    return spots[layer * len(tensors) : (layer + 1) * len(tensors)]
+
+
+def _moves(
+    plan: KVPlan, local: Offsets, offsets: Offsets, theirs: list[Spot], tensors: Offsets
+) -> list[Move]:
+    regions = [theirs[index].region for index in tensors.tolist()]
+    return list(map(Move, local.tolist(), regions, offsets.tolist(), plan.sizes.tolist()))
 
 
 def _second(offsets: Offsets, tensors: tuple[int, ...]) -> Offsets:

@@ -46,7 +46,7 @@ class GuestLine(Protocol):
         ...
 
     def move(self, moves: Sequence[Move], ended: Ended) -> None:
-        """(WRITE, at a sender) write to the peer; (READ and MAP, at a receiver) read from it.
+        """(WRITE, at a sender) write to the peer; (READ, at a receiver) read from it.
 
         ``ended`` is called when no byte of it can be under way from here any more, also after the line
         has ended. All local memory has been registered, and stays until then.

@@ -20,7 +20,7 @@ from ..rendezvous.completions import CompletionRegistry
 from ..rendezvous.messages import Aside, Bye, Message, Regions
 from ..rendezvous.receiver import Phase, Receiver
 from .guests import OpenLine, end_for_guests, hand_over, open_for_guests, refuse_for_guests
-from .moving import PeerMoves, reader_of
+from .moving import PeerMoves
 from .peers import EndWatch, learn_regions
 from .room import Room
 from .wiring import Wiring
@@ -158,7 +158,7 @@ class Link:
             if word.added:
                 channel.send(word, fds)
         self.core.connected()
-        reads = PeerMoves(wiring, reader_of(wiring), self.incarnation, self.known, self.rest)
+        reads = PeerMoves(wiring, wiring.engine.read, self.incarnation, self.known, self.rest)
         self.guest_line = OpenLine(
             channel, lambda moves, ended: reads.add(moves, None, ended), self.known, self.address
         )

@@ -9,13 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 
-from .._aio.copying import copy_large
-from .._aio.executor import OwnedExecutor
 from ..abc import RemoteRegion
 from ..errors import OmniAsyncError
-from ..model import Move, Verb
+from ..model import Move
 from .filling import Filling
 from .wiring import Wiring
 
@@ -33,7 +30,7 @@ Ended = Callable[[str | None], None]
 """Told at the end of an operation: what went wrong, or ``None``."""
 
 Mover = Callable[[str, Sequence[Move], dict[int, RemoteRegion]], Awaitable[None]]
-"""What carries bytes: :meth:`Engine.write`, :meth:`Engine.read`, or a copy from mapped memory."""
+"""What carries bytes: :meth:`Engine.write` or :meth:`Engine.read`."""
 
 
 class _Job:
@@ -198,23 +195,6 @@ class PeerMoves:
         if not job.pieces and not job.under_way:
             self._jobs -= 1
             job.ended(job.error)
-
-
-def reader_of(wiring: Wiring) -> Mover:
-    """What brings bytes from a sender's memory to here, where the engine has that."""
-    if wiring.engine.verb is Verb.MAP:
-        return partial(_copy_mapped, wiring.executor)
-    return wiring.engine.read
-
-
-async def _copy_mapped(
-    executor: OwnedExecutor, peer: str, moves: Sequence[Move], regions: dict[int, RemoteRegion]
-) -> None:
-    known = dict(regions)  # holds the mappings, should the line end meanwhile
-    await copy_large(
-        executor,
-        [(move.local, known[move.region].address + move.offset, move.nbytes) for move in moves],
-    )
 
 
 def _nbytes(moves: Sequence[Move]) -> int:
