@@ -116,22 +116,29 @@ def check_moves(
     Raises:
         EngineFault: ``status`` is ``unknown region``, ``out of bounds`` or ``not registered``.
     """
-    here = list(own)
-    for move in moves:
-        remote = regions.get(move.region)
-        if remote is None:
-            raise EngineFault(
-                f"the peer has no region {move.region}", status="unknown region", backend=backend
-            )
-        if move.nbytes < 0 or not 0 <= move.offset <= remote.nbytes - move.nbytes:
+    here = [(one.address, one.address + one.nbytes) for one in own]
+    begin, end = here[0] if here else (0, 0)
+    known, limit = -1, 0
+    for move in moves:  # a cache has thousands of them, mostly between the same two regions
+        local, region, offset, nbytes = move
+        if region != known:
+            remote = regions.get(region)
+            if remote is None:
+                raise EngineFault(
+                    f"the peer has no region {region}", status="unknown region", backend=backend
+                )
+            known, limit = region, remote.nbytes
+        if nbytes < 0 or not 0 <= offset <= limit - nbytes:
             raise EngineFault(
                 f"{move} leaves the peer's region", status="out of bounds", backend=backend
             )
-        if not any(
-            one.address <= move.local <= one.address + one.nbytes - move.nbytes for one in here
-        ):
-            raise EngineFault(
-                f"{move} leaves the memory registered here",
-                status="not registered",
-                backend=backend,
-            )
+        if not begin <= local <= end - nbytes:
+            for begin, end in here:
+                if begin <= local <= end - nbytes:
+                    break
+            else:
+                raise EngineFault(
+                    f"{move} leaves the memory registered here",
+                    status="not registered",
+                    backend=backend,
+                )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 from ..abc import RemoteRegion
 from ..errors import OmniAsyncError
@@ -46,20 +47,16 @@ class _Job:
         self.under_way = 0
         self.error: str | None = None
 
-    @property
-    def ready(self) -> bool:
-        """Whether the source of the next piece is there."""
+    def covers(self, piece: Sequence[Move]) -> bool:
+        """Whether the source of a piece is there."""
         filling = self.filling
-        return filling is None or all(filling.covers(move) for move in self.pieces[0])
+        return filling is None or all(filling.covers(move) for move in piece)
 
     @property
     def failed(self) -> bool:
         if self.error is None and self.filling is not None:
             self.error = self.filling.failure
         return self.error is not None
-
-
-_Then = Callable[[list[_Job]], None]
 
 
 class PeerMoves:
@@ -90,6 +87,9 @@ class PeerMoves:
         """With pieces that were not begun; whose turn it is stands first."""
         self._together = False
         self._abreast = 0
+        self._picking = 0
+        """Of those abreast, the ones that have not begun. They pick their piece when they do: all that was added
+        in the same turn of the loop can go together then."""
         self._jobs = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -108,60 +108,87 @@ class PeerMoves:
             job.pieces.extend(_pieces(moves) if filling is not None else _batches(moves))
             self._large.append(job)
             if filling is not None:
-                filling.watch(self.go_on)
+                filling.watch(self._filled)
+                self._maybe_over(job)
         self.go_on()
 
     def go_on(self) -> None:
-        """Begin what may be begun: call it when more of a source is there."""
+        """Begin what may be begun."""
         if self._small and not self._together:
             self._together = True
-            jobs = [self._small.popleft() for _ in range(min(TOGETHER, len(self._small)))]
-            self._start(jobs, [job.moves for job in jobs], self._together_ended)
-        passed = 0
-        while passed < len(self._large):
-            job = self._large.popleft()
-            if job.failed:  # it needs no more pieces
-                job.pieces.clear()
-                self._maybe_over(job)
-            elif job.ready and self._abreast < ABREAST:
-                self._abreast += 1
-                passed = 0
-                self._start(*self._turn(job), self._piece_ended)
-            else:
-                self._large.append(job)
-                passed += 1
+            self._start(self._move_small())
+        while self._abreast < ABREAST and self._another():
+            self._abreast += 1
+            self._picking += 1
+            self._start(self._move_piece())
         if not self._jobs:
             self._idle()
 
-    def _turn(self, job: _Job) -> tuple[list[_Job], list[Sequence[Move]]]:
-        """Its next piece, and where others wait behind it as many of theirs as one piece may have bytes.
+    def _filled(self) -> None:
+        """More of a source is there, or will never be."""
+        for job in list(self._large):
+            self._maybe_over(job)
+        self.go_on()
 
-        Layers of a cache are such operations: each call of an engine has its price, and so has its end.
-        """
-        jobs, moves = [job], [job.pieces.popleft()]
-        if self._abreast == ABREAST:
-            room = PIECE - _nbytes(moves[0])
-            while self._large:
-                other = self._large[0]
-                if other.failed or not other.ready or _nbytes(other.pieces[0]) > room:
+    def _another(self) -> bool:
+        """Whether there is a piece beside those that are about to be picked."""
+        count = 0
+        for job in self._large:
+            for piece in job.pieces:
+                if not job.covers(piece):
                     break
-                jobs.append(self._large.popleft())
-                moves.append(other.pieces.popleft())
-                room -= _nbytes(moves[-1])
-        self._large += [one for one in jobs if one.pieces]
-        return jobs, list(moves)
+                count += 1
+                if count > self._picking:
+                    return True
+        return False
 
-    def _start(self, jobs: list[_Job], moves: list[Sequence[Move]], ended: _Then) -> None:
-        for job in jobs:
-            job.under_way += 1
-        task = self._wiring.loop.create_task(self._run(jobs, moves, ended))
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._wiring.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, jobs: list[_Job], moves: list[Sequence[Move]], ended: _Then) -> None:
+    async def _move_small(self) -> None:
+        jobs = [self._small.popleft() for _ in range(min(TOGETHER, len(self._small)))]
+        await self._carry(jobs, [job.moves for job in jobs])
+        self._together = False
+        self._ended(jobs)
+
+    async def _move_piece(self) -> None:
+        self._picking -= 1
+        jobs, moves = self._turn()
+        if jobs:
+            await self._carry(jobs, moves)
+        self._abreast -= 1
+        self._ended(jobs)
+
+    def _turn(self) -> tuple[list[_Job], list[Sequence[Move]]]:
+        """Whose turn it is, and its next piece; where others wait, as many of theirs as one piece may have bytes.
+
+        Layers of a cache are such operations: each call of an engine has its price, and so has its end.
+        """
+        jobs: list[_Job] = []
+        moves: list[Sequence[Move]] = []
+        room = PIECE
+        for _ in range(len(self._large)):
+            job = self._large[0]
+            if job.covers(job.pieces[0]):
+                nbytes = _nbytes(job.pieces[0])
+                if jobs and (nbytes > room or self._abreast < ABREAST):
+                    break
+                jobs.append(job)
+                moves.append(job.pieces.popleft())
+                room -= nbytes
+            self._large.rotate(-1)
+        for job in jobs:
+            if not job.pieces:
+                self._large.remove(job)
+        return jobs, moves
+
+    async def _carry(self, jobs: list[_Job], moves: list[Sequence[Move]]) -> None:
         fit: list[Move] = []
         fitting = []
         for job, wanted in zip(jobs, moves, strict=True):
+            job.under_way += 1
             job.error = job.error or _outside(wanted, self._regions)
             if job.error is None:
                 fit += wanted
@@ -178,20 +205,16 @@ class PeerMoves:
             job.error = job.error or problem
         for job in jobs:
             job.under_way -= 1
-        ended(jobs)
+
+    def _ended(self, jobs: list[_Job]) -> None:
+        for job in jobs:
+            self._maybe_over(job)
         self.go_on()
 
-    def _together_ended(self, jobs: list[_Job]) -> None:
-        self._together = False
-        for job in jobs:
-            self._maybe_over(job)
-
-    def _piece_ended(self, jobs: list[_Job]) -> None:
-        self._abreast -= 1
-        for job in jobs:
-            self._maybe_over(job)
-
     def _maybe_over(self, job: _Job) -> None:
+        if job.pieces and job.failed:  # it needs no more of them
+            job.pieces.clear()
+            self._large.remove(job)
         if not job.pieces and not job.under_way:
             self._jobs -= 1
             job.ended(job.error)
@@ -203,11 +226,15 @@ def _nbytes(moves: Sequence[Move]) -> int:
 
 def _outside(moves: Sequence[Move], regions: dict[int, RemoteRegion]) -> str | None:
     """Which landing slot is in no region that its receiver has announced, or in none any more."""
-    for move in moves:
-        region = regions.get(move.region)
-        if region is None or not 0 <= move.offset <= region.nbytes - move.nbytes:
+    known: int | None = None
+    limit = 0
+    for _, number, offset, nbytes in moves:
+        if number != known:
+            region = regions.get(number)
+            known, limit = number, -1 if region is None else region.nbytes
+        if not 0 <= offset <= limit - nbytes:
             return (
-                f"{move.nbytes} bytes at {move.offset} of region {move.region} lie outside the "
+                f"{nbytes} bytes at {offset} of region {number} lie outside the "
                 "regions that were announced"
             )
     return None
@@ -215,9 +242,12 @@ def _outside(moves: Sequence[Move], regions: dict[int, RemoteRegion]) -> str | N
 
 def _pieces(moves: Sequence[Move]) -> list[list[Move]]:
     """One after another, as their source is filled."""
+    return [[piece] for move in moves for piece in _cut(move)]
+
+
+def _cut(move: Move) -> list[Move]:
     return [
-        [Move(move.local + at, move.region, move.offset + at, min(PIECE, move.nbytes - at))]
-        for move in moves
+        Move(move.local + at, move.region, move.offset + at, min(PIECE, move.nbytes - at))
         for at in range(0, move.nbytes, PIECE)
     ]
 
@@ -227,11 +257,12 @@ def _batches(moves: Sequence[Move]) -> list[list[Move]]:
     if _nbytes(moves) <= PIECE:
         return [list(moves)]
     batches: list[list[Move]] = []
-    room = 0
-    for [piece] in _pieces(moves):
-        if piece.nbytes > room:
-            batches.append([])
-            room = PIECE
-        batches[-1].append(piece)
-        room -= piece.nbytes
+    room = -1
+    for move in moves:
+        for piece in [move] if move.nbytes <= PIECE else _cut(move):
+            if piece.nbytes > room:
+                batches.append([])
+                room = PIECE
+            batches[-1].append(piece)
+            room -= piece.nbytes
     return batches

@@ -78,11 +78,15 @@ async def test_small_ones_go_together(desk: Desk) -> None:
     for number in range(4):
         desk.add(str(number), 100 + number)
     await _turns()
-    assert desk.written == [[100]]
+    assert desk.written == [[100, 101, 102, 103]]
+    for number in range(4, 6):
+        desk.add(str(number), 100 + number)
+        await _turns()
+    assert len(desk.written) == 1
     await desk.engine.end(0)
-    assert desk.written == [[100], [101, 102, 103]]
+    assert desk.written[1:] == [[104, 105]]
     await desk.engine.end(1)
-    assert desk.ends == dict.fromkeys("0123")
+    assert desk.ends == dict.fromkeys("012345")
     assert not desk.queue.busy
     assert desk.idle == 1
 
@@ -92,7 +96,7 @@ async def test_not_too_many_together(desk: Desk) -> None:
         desk.add(str(number), 1)
     await _turns()
     await desk.engine.end(0)
-    assert [len(call) for call in desk.written] == [1, TOGETHER]
+    assert [len(call) for call in desk.written] == [TOGETHER, 2]
 
 
 async def test_a_large_one_goes_in_pieces_and_holds_nobody_up(desk: Desk) -> None:
@@ -130,27 +134,34 @@ async def test_large_ones_take_turns(desk: Desk) -> None:
 
 
 async def test_those_that_wait_go_together_up_to_a_piece(desk: Desk) -> None:
-    """The first ones alone and at once; behind them as many in a call as one piece may have bytes."""
+    """What one turn of the loop brings, and what comes while the engine is busy."""
     layer = PIECE // 4
-    for number in range(ABREAST + 9):
-        desk.add(str(number), layer // 2, layer // 2)
-    await _turns()
     half = layer // 2
-    assert desk.written == [[half, half]] * ABREAST
+    for number in range(4 * ABREAST + 5):
+        desk.add(str(number), half, half)
+    await _turns()
+    assert desk.written == [[half] * 8] * ABREAST
     await desk.engine.end(0)
+    assert desk.ends == dict.fromkeys("0123")
     assert desk.written[ABREAST:] == [[half] * 8]
-    assert desk.ends == {"0": None}
-    await desk.engine.end(ABREAST)
-    assert desk.ends.keys() == {"0", *(str(ABREAST + number) for number in range(4))}
-    assert desk.written[ABREAST + 1 :] == [[half] * 8]
-    await desk.engine.end(1)
-    await desk.engine.end(ABREAST + 1, EngineFault("no"))
-    await desk.engine.end(ABREAST + 2)
-    assert desk.written[ABREAST + 2 :] == [[half, half]]
+    await desk.engine.end(1, EngineFault("no"))
+    assert desk.written[ABREAST + 1 :] == [[half, half]]
+    for number in range(2, ABREAST + 2):
+        await desk.engine.end(number)
     failed = {name for name, problem in desk.ends.items() if problem == "no"}
-    assert failed == {str(ABREAST + 4 + number) for number in range(4)}
-    assert len(desk.ends) == ABREAST + 9
+    assert failed == {"4", "5", "6", "7"}
+    assert len(desk.ends) == 4 * ABREAST + 5
     assert not desk.queue.busy
+
+
+async def test_where_there_is_room_for_both_one_does_not_wait_for_the_other(desk: Desk) -> None:
+    desk.add("one", PIECE // 2)
+    await _turns()
+    desk.add("two", PIECE // 2, offset=GIB)
+    await _turns()
+    assert desk.written == [[PIECE // 2]] * 2
+    await desk.engine.end(1)
+    assert desk.ends == {"two": None}
 
 
 async def test_what_waits_behind_a_large_one_does_not_make_its_pieces_larger(desk: Desk) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -67,12 +66,8 @@ def read_word(descriptor: bytes) -> EngineWord:
     return EngineWord(f"{host}:{port}")
 
 
-class Target(NamedTuple):
-    """One write: from where, to where, how much; addresses here and at the peer."""
-
-    local: int
-    remote: int
-    nbytes: int
+Target = tuple[int, int, int]
+"""One write: address here, address at the peer, bytes."""
 
 
 class Batch:
@@ -181,7 +176,7 @@ class Contact:
         if batch.failure is not None:
             self._sound = False
             raise EngineFault(
-                f"the engine could not write {sum(target.nbytes for target in targets):,} bytes to "
+                f"the engine could not write {sum(nbytes for _, _, nbytes in targets):,} bytes to "
                 f"{self.session} (status {batch.failure}); MC_LOG_LEVEL=WARNING shows its own words",
                 status=batch.failure,
                 backend=NAME,
@@ -203,7 +198,7 @@ class Contact:
 
     def _lanes(self) -> list[Target]:
         """One byte for each connection, to where it does not matter."""
-        return [Target(self.native.page, self._word.page, 1)] * LANES
+        return [(self.native.page, self._word.page, 1)] * LANES
 
     def _begin(self, targets: Sequence[Target]) -> Batch:
         return Batch(self, targets)

@@ -19,7 +19,7 @@ from ...model import Move, Role, Verb
 from ..addressed import Contacts, check_moves
 from ..by_address import EngineByAddress
 from ._native import NAME, NativeEngine
-from .contact import Contact, EngineWord, Target, read_word
+from .contact import Contact, EngineWord, read_word
 
 _BY_REGION = frozenset({"rdma", "barex", "efa"})
 """Protocols whose remote keys end with the registration."""
@@ -86,8 +86,8 @@ class MooncakeEngine(EngineByAddress):
         if wanted:
             await contact.write(
                 [
-                    Target(move.local, regions[move.region].handle + move.offset, move.nbytes)
-                    for move in wanted
+                    (local, regions[region].handle + offset, nbytes)
+                    for local, region, offset, nbytes in wanted
                 ]
             )
 

@@ -14,7 +14,7 @@ import contextlib
 import importlib
 import importlib.util
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -45,12 +45,15 @@ def load() -> ModuleType:
         return importlib.import_module(f"{found[0] if len(found) == 1 else 'nixl'}._bindings")
 
 
-class Place(NamedTuple):
-    """Memory as the vendor counts it."""
+Place = tuple[int, int, int]
+"""Memory as the vendor counts it: address, bytes, number of its device."""
 
-    address: int
-    nbytes: int
-    device: int = 0
+
+class Places(NamedTuple):
+    """Memory of one kind."""
+
+    memory: str
+    places: list[Place]
 
 
 class Transfer:
@@ -152,9 +155,7 @@ class Agent:
         try:
             self.native.registerMem(registered, [])
         except self.errors as error:
-            raise fault(
-                f"cannot register {place.nbytes:,} bytes at {place.address:#x}", error
-            ) from None
+            raise fault(f"cannot register {place[1]:,} bytes at {place[0]:#x}", error) from None
         return registered
 
     def unregister(self, registered: Any) -> None:
@@ -204,23 +205,22 @@ class Agent:
         with contextlib.suppress(*self.errors):  # it was never known
             self.native.invalidateRemoteMD(name)
 
-    def write(self, name: str, moves: Iterable[tuple[str, Place, str, Place]]) -> Transfer:
-        """Prepare a write to a peer; one transfer, whatever the number of moves.
+    def write(self, name: str, here: Places, there: Places) -> Transfer:
+        """Prepare a write to a peer; one transfer, whatever the number of places.
 
         Args:
-            moves: kind of memory and place here, the same at the peer.
+            here: where the bytes are.
+            there: where they go, in the same order.
 
         Raises:
             EngineFault: the peer or the memory is not known.
         """
-        listed = list(moves)
-        here = self._module.nixlXferDList(self._kind(listed[0][0]))
-        there = self._module.nixlXferDList(self._kind(listed[0][2]))
-        for _, local, _, remote in listed:
-            here.addDesc(tuple(local))
-            there.addDesc(tuple(remote))
+        ours, theirs = (
+            self._module.nixlXferDList(self._kind(side.memory), side.places)
+            for side in (here, there)
+        )
         try:
-            handle = self.native.createXferReq(self._module.NIXL_WRITE, here, there, name, b"", [])
+            handle = self.native.createXferReq(self._module.NIXL_WRITE, ours, theirs, name, b"", [])
         except self.errors as error:
             raise fault("the write did not begin", error) from None
         return Transfer(self, handle)

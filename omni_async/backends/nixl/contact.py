@@ -6,14 +6,14 @@ Never: is called from another thread, after :meth:`Contact.close`, or for memory
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 import msgspec
 
 from ...errors import EngineFault, ProtocolError
 from ...model import Region
 from ..addressed import check_region
-from ._native import NAME, Agent, Place, Transfer
+from ._native import NAME, Agent, Place, Places, Transfer
 
 MEMORIES = ("DRAM", "VRAM")
 
@@ -77,18 +77,6 @@ def read_target(peer: str, region: Region) -> Target:
     return Target(peer, region.id, region.address, word)
 
 
-class Write(msgspec.Struct, frozen=True):
-    """One piece: from a place here into a peer's region."""
-
-    local: Place
-    target: Target
-    offset: int
-
-    @property
-    def remote(self) -> Place:
-        return Place(self.target.address + self.offset, self.local.nbytes, self.target.word.device)
-
-
 class Contact:
     """One peer of one transport.
 
@@ -127,25 +115,28 @@ class Contact:
             self._agent.dial(self.name)
             self._connected = True
 
-    def begin(self, writes: Sequence[Write]) -> Transfer:
+    def begin(self, here: list[Place], targets: Collection[Target], there: list[Place]) -> Transfer:
         """Begin one transfer with all these pieces.
+
+        Args:
+            here: where they are.
+            targets: the regions they go to.
+            there: where they go.
 
         Raises:
             EngineFault: it could not begin.
         """
-        kinds = {write.target.word.memory for write in writes}
+        kinds = {target.word.memory for target in targets}
         if len(kinds) > 1:
             raise EngineFault("one write for two kinds of memory", status="mixed", backend=NAME)
         try:
             self.connect()
-            for write in writes:
-                target = write.target
+            for target in targets:
                 if self._learnt.get(target.id) != target:
                     self._agent.learn(self.name, target.word.metadata)
                     self._learnt[target.id] = target
             transfer = self._agent.write(
-                self.name,
-                ((self._memory, one.local, one.target.word.memory, one.remote) for one in writes),
+                self.name, Places(self._memory, here), Places(kinds.pop(), there)
             )
         except EngineFault:
             self._stale = True

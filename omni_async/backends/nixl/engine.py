@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from ...errors import EngineFault
 from ...model import Move, Region, Role, Verb
 from ..addressed import Contacts, check_moves
 from ._native import NAME, Agent, Place
-from .contact import AgentWord, Contact, MemoryWord, Target, Write, read_agent, read_target
+from .contact import AgentWord, Contact, MemoryWord, Target, read_agent, read_target
 
 SLOW = 0.5e9
 """Bytes a second: a write that takes longer than so, and a moment more, is asked about now and then only."""
@@ -58,7 +58,7 @@ class NixlEngine(Engine):
         self._closed = False
 
     def register(self, address: int, nbytes: int, *, fd: int = -1) -> Region:
-        registered = self._agent.register(self._memory, Place(address, nbytes, self._number))
+        registered = self._agent.register(self._memory, (address, nbytes, self._number))
         word = MemoryWord(self._memory, self._number, self._agent.metadata(registered))
         region = Region(next(self._ids), address, nbytes, msgspec.msgpack.encode(word), -1)
         self._own[region.id] = region, registered
@@ -107,17 +107,17 @@ class NixlEngine(Engine):
         check_moves(wanted, regions, (region for region, _ in self._own.values()), NAME)
         if not wanted:
             return
-        writes = [
-            Write(
-                Place(move.local, move.nbytes, self._number),
-                regions[move.region].handle,
-                move.offset,
-            )
-            for move in wanted
+        targets: dict[int, Target] = {move.region: regions[move.region].handle for move in wanted}
+        starts = {number: (to.address, to.word.device) for number, to in targets.items()}
+        here = [(local, nbytes, self._number) for local, _, _, nbytes in wanted]
+        there = [
+            (starts[region][0] + offset, nbytes, starts[region][1])
+            for _, region, offset, nbytes in wanted
         ]
-        nbytes = sum(write.local.nbytes for write in writes)
+        nbytes = sum([move.nbytes for move in wanted])
+        begin = partial(_begin, contact, here, targets.values(), there)
         try:
-            await self._watch.begin(partial(_begin, contact, writes), nbytes / SLOW + MOMENT)
+            await self._watch.begin(begin, nbytes / SLOW + MOMENT)
         except EngineFault as error:
             raise EngineFault(
                 f"the engine could not write {nbytes:,} bytes to {contact.name}: {error}; "
@@ -141,8 +141,10 @@ class NixlEngine(Engine):
         self._watch.run(call).add_done_callback(_heard)
 
 
-def _begin(contact: Contact, writes: Sequence[Write]) -> Callable[[], bool]:
-    transfer = contact.begin(writes)
+def _begin(
+    contact: Contact, here: list[Place], targets: Collection[Target], there: list[Place]
+) -> Callable[[], bool]:
+    transfer = contact.begin(here, targets, there)
 
     def ended() -> bool:
         try:
