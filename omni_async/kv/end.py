@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from .._aio.deadline import Deadlines, seconds
-from ..errors import OmniAsyncError, ProtocolError, UsageError
+from ..errors import ProtocolError, UsageError
 from ..model import Region, Role, Verb
 from ..observe.log import get_logger
 from ..transport import Transport
@@ -413,14 +413,6 @@ def checked_layer(layer: object, layers: int) -> int:
     if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < layers:
         raise UsageError(f"layers count from 0 to {layers - 1}, not {layer!r}")
     return layer
-
-
-def failed(error: OmniAsyncError) -> OmniAsyncError:
-    """A copy to be raised, so that each who waits has a traceback of his own."""
-    make, parts = error.__reduce__()
-    again: OmniAsyncError = make(*parts)
-    again.__cause__ = error.__cause__
-    return again
 
 
 def _limit(value: float | None, what: str) -> float:

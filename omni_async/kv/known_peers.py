@@ -18,10 +18,10 @@ from ..observe.log import get_logger
 from ..rendezvous.zmq_address import parsed
 from .consumer import KVConsumer
 from .control import OwnMetadata, Peer, TransferParams, ask_handshake
-from .end import failed
 from .layout import KVLayout, match
 from .plan import sources_of, targets_of
 from .sources import Source
+from .waiters import failed
 
 BELIEVED = 60.0
 """Seconds; a restarted instance may be another one."""

@@ -6,15 +6,15 @@ Never: says that a layer is there before its last byte is; that blocks are free 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._aio.deadline import Deadlines, seconds
+from .._aio.deadline import Deadlines
 from ..errors import ClosedError, OmniAsyncError, TransferCancelled, TransferTimeout
 from ..transport import DEFAULT
-from .end import checked_layer, failed
+from .end import checked_layer
 from .taking import Step, TakenShare
+from .waiters import Waiters, deadline_of, failed
 
 
 class KVProgress:
@@ -38,11 +38,10 @@ class KVProgress:
         self.request_id = request_id
         self.block_ids = list(block_ids)
         self._layers = layers
-        self._deadlines = deadlines
+        self._waiters = Waiters(deadlines)
         self._give_up = give_up
         self.shares: list[TakenShare] = []
         self.error: OmniAsyncError | None = None
-        self._waiting: list[asyncio.Future[None]] = []
         self._left_behind = False
 
     # --- facts ------------------------------------------------------------------------------------
@@ -91,7 +90,7 @@ class KVProgress:
         Cancellation: safe; the transfer goes on.
         """
         checked_layer(layer, self._layers)
-        deadline = self._deadline(timeout)
+        deadline = deadline_of(timeout)
         while not all(layer in share.landed for share in self.shares) or self.error is not None:
             self._raise_if_failed()
             await self._change(deadline, f"layer {layer}")
@@ -112,7 +111,7 @@ class KVProgress:
 
         Cancellation: safe; the transfer goes on.
         """
-        deadline = self._deadline(timeout)
+        deadline = deadline_of(timeout)
         while not self.done:
             self._raise_if_failed()
             await self._change(deadline, "all layers")
@@ -127,7 +126,7 @@ class KVProgress:
 
         Cancellation: safe.
         """
-        deadline = self._deadline(timeout)
+        deadline = deadline_of(timeout)
         while not (self.free and (self.done or self.error is not None)):
             if self._left_behind:
                 raise ClosedError(
@@ -147,41 +146,22 @@ class KVProgress:
 
     def stir(self) -> None:
         """Something has changed."""
-        for future in self._waiting:
-            if not future.done():
-                future.set_result(None)
-        self._waiting.clear()
+        self._waiters.stir()
 
     def leave_behind(self) -> None:
         """Its consumer is closed, and the end of what may still land will not be known."""
         self._left_behind = True
         self.stir()
 
-    def _deadline(self, timeout: Any) -> float | None:
-        limit = None if timeout is DEFAULT else seconds(timeout)
-        return None if limit is None else asyncio.get_running_loop().time() + limit
-
     async def _change(self, deadline: float | None, phase: str) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        token = None
-        if deadline is not None:
-            token = self._deadlines.add(deadline, lambda: self._expire(future, phase))
-        try:
-            await future
-        finally:
-            if token is not None:
-                self._deadlines.discard(token)
-
-    def _expire(self, future: asyncio.Future[None], phase: str) -> None:
-        if not future.done():
-            future.set_exception(
-                TransferTimeout(
-                    f"request {self.request_id!r}: {phase} is not there yet ({self!r})",
-                    key=self.request_id,
-                    phase=phase,
-                )
+        def late() -> TransferTimeout:
+            return TransferTimeout(
+                f"request {self.request_id!r}: {phase} is not there yet ({self!r})",
+                key=self.request_id,
+                phase=phase,
             )
+
+        await self._waiters.change(deadline, late)
 
     def _raise_if_failed(self) -> None:
         if self.error is not None:

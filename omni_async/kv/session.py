@@ -6,15 +6,14 @@ Never: blocks the model; says that blocks may be freed while a byte of them may 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .._aio.deadline import seconds
 from ..errors import ClosedError, TransferTimeout, UsageError
 from ..transport import DEFAULT
-from .end import checked_layer, failed
+from .end import checked_layer
 from .giving import Session, State
+from .waiters import Waiters, deadline_of, failed
 
 if TYPE_CHECKING:
     from .producer import KVProducer
@@ -42,7 +41,7 @@ class KVSession:
     def __init__(self, producer: KVProducer, core: Session) -> None:
         self._producer = producer
         self.core = core
-        self._changed: list[asyncio.Future[None]] = []
+        self._waiters = Waiters(producer.deadlines)
         self.since = producer.loop.time()
         self.patience = producer.defer_timeout
         """Seconds in which the first consumer has to ask."""
@@ -128,7 +127,7 @@ class KVSession:
         if self.core.blocks is None and self.core.state < State.DELIVERED:
             raise UsageError(f"request {self.request_id!r}: tell its blocks first, by assign()")
         while self._coming and self.core.state < State.DELIVERED:
-            await self._change(None)
+            await self._waiters.change(None, self._late)
         self._producer.seal(self)
         self._raise_if_failed()
 
@@ -151,15 +150,14 @@ class KVSession:
 
         Cancellation: safe; the session goes on.
         """
-        limit = None if timeout is DEFAULT else seconds(timeout)
-        deadline = None if limit is None else asyncio.get_running_loop().time() + limit
+        deadline = deadline_of(timeout)
         while not self.core.over:
             if self._producer.left_behind:
                 raise ClosedError(
                     f"request {self.request_id!r}: its producer was closed while an engine was reading its "
                     "blocks, and nobody can tell any more when that ends"
                 )
-            await self._change(deadline)
+            await self._waiters.change(deadline, self._late)
         self._raise_if_failed()
 
     def abort(self, reason: str = "aborted by its producer") -> None:
@@ -181,45 +179,25 @@ class KVSession:
         Cancellation: safe.
         """
         while not self.core.shares and self.core.state < State.DELIVERED:
-            await self._change(None)
+            await self._waiters.change(None, self._late)
         if self.core.state is State.FAILING:
             await self.delivered()
         self._raise_if_failed()
 
     def stir(self) -> None:
         """Something has changed; on the loop."""
-        for future in self._changed:
-            if not future.done():
-                future.set_result(None)
-        self._changed.clear()
-
-    async def _change(self, deadline: float | None) -> None:
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        self._changed.append(future)
-        token = None
-        if deadline is not None:
-            token = self._producer.deadlines.add(deadline, lambda: _expire(future, self))
-        try:
-            await future
-        finally:
-            if token is not None:
-                self._producer.deadlines.discard(token)
+        self._waiters.stir()
 
     def _raise_if_failed(self) -> None:
         if self.core.error is not None:
             raise failed(self.core.error)
 
+    def _late(self) -> TransferTimeout:
+        return TransferTimeout(
+            f"request {self.request_id!r} is not delivered yet ({self!r}); its blocks are in use",
+            key=self.request_id,
+            phase=self.state,
+        )
+
     def __repr__(self) -> str:
         return f"<KVSession {self.request_id!r} {self.mode}, {self.state}, {self.asked} asked>"
-
-
-def _expire(future: asyncio.Future[None], session: KVSession) -> None:
-    if not future.done():
-        future.set_exception(
-            TransferTimeout(
-                f"request {session.request_id!r} is not delivered yet ({session!r}); its blocks are in use",
-                key=session.request_id,
-                phase=session.state,
-            )
-        )
