@@ -7,7 +7,6 @@ Never: reports a block usable before its last byte has landed, or free while a b
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from ..abc import Revoke
 from ..errors import ClosedError, OmniAsyncError, ProtocolError, TransferTimeout, UsageError
 from ..model import Region, Verb
 from ..transport.guests import GuestLine
+from .calm import Calm
 from .end import (
     DEFER_TIMEOUT,
     SETTLE_SECONDS,
@@ -125,7 +125,7 @@ class KVConsumer(KVEnd):
         self._still = Stillness(self.loop, self.deadlines, self._due, self._late)
         self._declines: dict[str, list[Decline]] = {}
         self._reads = Reads(self.guests, self.caches, self._was_read)
-        self._calm: asyncio.Event | None = None
+        self._calm = Calm(lambda: bool(self._progress))
 
     # --- the caller -------------------------------------------------------------------------------
 
@@ -439,7 +439,7 @@ class KVConsumer(KVEnd):
     def _was_read(self, share: TakenShare, layers: list[int], problem: str | None) -> None:
         self.core.read(share, layers, problem)
         self.flush()
-        self._maybe_calm()
+        self._calm.look()
 
     def _doubt(self, share: TakenShare) -> None:
         """Its producer can tell of no end any more: take the memory away, where that can be done."""
@@ -478,7 +478,7 @@ class KVConsumer(KVEnd):
         else:
             self._still.moved(progress)
         progress.stir()
-        self._maybe_calm()
+        self._calm.look()
 
     def _give_up(self, progress: KVProgress, error: OmniAsyncError) -> None:
         self.here()
@@ -531,7 +531,7 @@ class KVConsumer(KVEnd):
 
     async def settle(self) -> None:
         try:
-            await self._calm_down()
+            await self._calm.wait(SETTLE_SECONDS)
             taken = self._take_all_away()
             if taken:
                 await asyncio.sleep(GRACE)
@@ -568,16 +568,6 @@ class KVConsumer(KVEnd):
         for progress in left:
             progress.leave_behind()
         self._sources.close()
-
-    async def _calm_down(self) -> None:
-        if self._progress:
-            self._calm = asyncio.Event()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._calm.wait(), SETTLE_SECONDS)
-
-    def _maybe_calm(self) -> None:
-        if self._calm is not None and not self._progress:
-            self._calm.set()
 
     def unregister(self) -> None:
         if not self._reads.under_way:

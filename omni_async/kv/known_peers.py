@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from .._aio.tasks import spawn
 from ..errors import OmniAsyncError, ProtocolError, UsageError
 from ..model import Endpoint
 from ..observe.log import get_logger
@@ -101,9 +102,7 @@ class KnownPeers:
             if not targets_of(msgspec.structs.replace(theirs, tp_rank=rank), tp)
         ]
         if spare:
-            task = self._loop.create_task(self._decline(found, spare))
-            self._declining.add(task)
-            task.add_done_callback(self._declining.discard)
+            spawn(self._decline(found, spare), self._declining)
 
     async def _decline(self, found: TransferParams, ranks: Sequence[int]) -> None:
         places = [found.peer.handshake_at(rank) for rank in ranks]

@@ -14,12 +14,14 @@ from functools import partial
 from typing import Any
 
 from .._aio.deadline import seconds
+from .._aio.tasks import spawn
 from ..errors import ClosedError, OmniAsyncError, ProtocolError, UsageError
 from ..model import Move
 from ..observe.log import get_logger
 from ..transport import DEFAULT
 from ..transport.guests import GuestLine
 from . import sending
+from .calm import Calm
 from .end import (
     DEFER_TIMEOUT,
     SETTLE_SECONDS,
@@ -122,7 +124,7 @@ class KVProducer(KVEnd):
         self._computing: set[asyncio.Task[None]] = set()
         """Those that wait for a device, and for nothing that moves."""
         self._under_way = 0
-        self._idle: asyncio.Event | None = None
+        self._calm = Calm(lambda: self.under_way)
         self.left_behind = False
         """Closed, with writes that have not ended."""
 
@@ -276,7 +278,7 @@ class KVProducer(KVEnd):
             self.flush()
             return
         session.coming(1)
-        self._spawn(self._after(session, layer, event), self._computing)
+        spawn(self._after(session, layer, event), self._computing)
 
     async def _after(self, session: KVSession, layer: int, event: Event) -> None:
         try:
@@ -436,7 +438,7 @@ class KVProducer(KVEnd):
             text = f"a landing slot of {room.nbytes} bytes for {plan.nbytes}"
             self.loop.call_soon(self._written, share, layer, text)
         elif sending.through_buffers(plan):
-            self._spawn(self._gathered(peer.line, share, layer, room), self._tasks)
+            spawn(self._gathered(peer.line, share, layer, room), self._tasks)
         else:
             moves = sending.into_room(plan, self.caches, layer, room)
             self._move(peer.line, share, layer, moves)
@@ -477,13 +479,7 @@ class KVProducer(KVEnd):
         self._under_way -= 1
         self.core.written(share, layer, problem)
         self.flush()
-        if not self._under_way and self._idle is not None:
-            self._idle.set()
-
-    def _spawn(self, work: Any, tasks: set[asyncio.Task[None]]) -> None:
-        task = self.loop.create_task(work)
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        self._calm.look()
 
     # --- closing ----------------------------------------------------------------------------------
 
@@ -495,10 +491,7 @@ class KVProducer(KVEnd):
         return self._under_way > 0
 
     async def settle(self) -> None:
-        if self._under_way:
-            self._idle = asyncio.Event()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), SETTLE_SECONDS)
+        await self._calm.wait(SETTLE_SECONDS)
         if self._under_way:
             self.left_behind = True
             for session in self._sessions.values():

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from .._aio.tasks import spawn
 from ..model import Verb
 from ..transport.guests import Guests
 from . import sending
@@ -42,9 +43,7 @@ class Reads:
         if peer is None:
             self._loop.call_soon(self._over, share, layers, "the producer has gone")
         elif self._guests.verb is Verb.MAP:
-            task = self._loop.create_task(self._carry(peer, share, layers))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            spawn(self._carry(peer, share, layers), self._tasks)
         else:
             moves = [
                 move

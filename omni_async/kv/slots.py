@@ -7,9 +7,9 @@ Never: gives a slot back while a producer may write there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
+from .._aio.tasks import spawn
 from ..errors import OmniAsyncError
 from ..pool import Lease
 from ..transport.guests import Guests
@@ -63,7 +63,7 @@ class Slots:
         """Tell a producer of the first slots."""
         own = self._shares[share] = _Share(share, plan, self._caches.layout.layers)
         for _ in range(min(AT_ONCE, own.left)):
-            _spawn(own.leasing, self._lease(own))
+            spawn(self._lease(own), own.leasing)
 
     def arrived(self, share: TakenShare, layers: list[int], slots: list[int]) -> None:
         """Layers were written to slots: lay them out."""
@@ -75,7 +75,7 @@ class Slots:
         for layer, slot in zip(layers, slots, strict=True):
             lease = own.written.pop(slot)
             lease.unpin()
-            _spawn(own.copying, self._copy(own, layer, lease))
+            spawn(self._copy(own, layer, lease), own.copying)
 
     def end(self, share: TakenShare) -> None:
         """Nothing lands for it any more. Idempotent."""
@@ -138,9 +138,3 @@ class Slots:
                 lease.drop()
             self._core.copied(own.share, [layer], problem)
             self._flush()
-
-
-def _spawn(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.ensure_future(work)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
