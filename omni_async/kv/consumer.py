@@ -15,17 +15,14 @@ from ..abc import Revoke
 from ..errors import ClosedError, OmniAsyncError, ProtocolError, TransferTimeout, UsageError
 from ..model import Region, Verb
 from ..transport.guests import GuestLine
+from .arguments import Carrier, checked_blocks, checked_request, checked_text
 from .calm import Calm
 from .end import (
     DEFER_TIMEOUT,
     SETTLE_SECONDS,
     TRANSFER_TIMEOUT,
-    Carrier,
     KVEnd,
     Peer,
-    checked_blocks,
-    checked_request,
-    checked_text,
 )
 from .landing import Mappings
 from .layout import KVLayout

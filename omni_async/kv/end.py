@@ -9,20 +9,17 @@ from __future__ import annotations
 import abc
 import asyncio
 import itertools
-import math
-import operator
-from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
-from .._aio.deadline import Deadlines, seconds
+from .._aio.deadline import Deadlines
 from ..errors import ProtocolError, UsageError
 from ..model import Region, Role, Verb
 from ..observe.log import get_logger
-from ..transport import Transport
 from ..transport.guests import GuestLine, Guests
+from .arguments import Carrier, checked_carrier, checked_limit
 from .caches import Caches
 from .layout import KVLayout, match
 from .memory import KVMemory
@@ -38,19 +35,7 @@ SETTLE_SECONDS = 5.0
 """How long leaving waits for engine operations that cannot be recalled."""
 
 
-class Staged(Protocol):
-    """An open stage, such as ``open_stage`` yields."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def transports(self) -> Mapping[str, Transport]: ...
-
-
-Carrier = Transport | Staged
 Self = TypeVar("Self", bound="KVEnd")
-
 
 _numbers = itertools.count(1)
 
@@ -101,9 +86,9 @@ class KVEnd(abc.ABC):
     ) -> None:
         self.layout = layout
         self.caches = Caches(layout, caches)
-        self.transfer_timeout = _limit(transfer_timeout, "transfer_timeout")
-        self.defer_timeout = _limit(defer_timeout, "defer_timeout")
-        self.transport = _transport(carrier, self.role)
+        self.transfer_timeout = checked_limit(transfer_timeout, "transfer_timeout")
+        self.defer_timeout = checked_limit(defer_timeout, "defer_timeout")
+        self.transport = checked_carrier(carrier, self.role)
         self.guests: Guests = self.transport.guests
         self.loop = asyncio.get_running_loop()
         self.deadlines = Deadlines(self.loop)
@@ -365,78 +350,3 @@ class KVEnd(abc.ABC):
     @abc.abstractmethod
     def flush(self) -> None:
         """Do what the core has decided."""
-
-
-def checked_request(request_id: object) -> str:
-    """A name by which both sides know a request.
-
-    Raises:
-        UsageError: it is none.
-    """
-    try:
-        fits = isinstance(request_id, str) and 0 < len(request_id.encode()) <= 1024
-    except UnicodeEncodeError:
-        fits = False
-    if not fits or not isinstance(request_id, str):
-        raise UsageError(
-            "a request is known by a non-empty str of at most 1,024 bytes, the same on both sides (such as "
-            f"the router's transfer_id), not {request_id!r}"
-        )
-    return request_id
-
-
-def checked_blocks(block_ids: object) -> list[int]:
-    """Numbers of blocks, as far as that can be told without a layout.
-
-    Raises:
-        UsageError: they are none.
-    """
-    try:
-        return [operator.index(block) for block in block_ids]  # type: ignore[attr-defined]
-    except TypeError:
-        raise UsageError(
-            f"blocks are whole numbers, in the order of the tokens, not {block_ids!r}"
-        ) from None
-
-
-def checked_text(text: object) -> str:
-    """What can be told to a peer: anything, as text."""
-    return str(text).encode(errors="replace").decode()
-
-
-def checked_layer(layer: object, layers: int) -> int:
-    """A layer's number.
-
-    Raises:
-        UsageError: there is none such.
-    """
-    if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < layers:
-        raise UsageError(f"layers count from 0 to {layers - 1}, not {layer!r}")
-    return layer
-
-
-def _limit(value: float | None, what: str) -> float:
-    found = seconds(value, what)
-    if found == 0:
-        raise UsageError(f"{what} has to be more than 0 seconds, or None for no limit")
-    return math.inf if found is None else found
-
-
-def _transport(carrier: Carrier, role: Role) -> Transport:
-    if isinstance(carrier, Transport):
-        if carrier.role != role:
-            raise UsageError(
-                f"this end needs a transport of role {role!r}, and {carrier!r} has {carrier.role!r}"
-            )
-        return carrier
-    known = getattr(carrier, "transports", None)
-    if not isinstance(known, Mapping):
-        raise UsageError(f"KV caches travel over a Stage or a Transport, not {carrier!r}")
-    fitting = [transport for transport in known.values() if transport.role == role]
-    if len(fitting) != 1:
-        raise UsageError(
-            f"stage {carrier.id} has {len(fitting)} transports of role {role!r} "
-            f"({', '.join(known) or 'none at all'}): give the one that carries KV caches, from its transports"
-        )
-    found: Transport = fitting[0]
-    return found

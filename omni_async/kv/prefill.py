@@ -11,8 +11,8 @@ from typing import Any
 
 from ..errors import UsageError
 from ..transport import DEFAULT
+from .arguments import checked_layer
 from .control import TransferParams, ZmqAddress, prefilled_params
-from .end import checked_layer
 from .layout import KVLayout
 from .producer import KVProducer
 from .session import Event, KVSession

@@ -21,16 +21,13 @@ from ..observe.log import get_logger
 from ..transport import DEFAULT
 from ..transport.guests import GuestLine
 from . import sending
+from .arguments import Carrier, checked_blocks, checked_request, checked_text
 from .calm import Calm
 from .end import (
     DEFER_TIMEOUT,
     SETTLE_SECONDS,
     TRANSFER_TIMEOUT,
-    Carrier,
     KVEnd,
-    checked_blocks,
-    checked_request,
-    checked_text,
 )
 from .giving import GivenShare, Giving, Session, State
 from .layout import KVLayout

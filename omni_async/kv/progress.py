@@ -12,7 +12,7 @@ from typing import Any
 from .._aio.deadline import Deadlines
 from ..errors import ClosedError, OmniAsyncError, TransferCancelled, TransferTimeout
 from ..transport import DEFAULT
-from .end import checked_layer
+from .arguments import checked_layer
 from .taking import Step, TakenShare
 from .waiters import Waiters, deadline_of, failed
 

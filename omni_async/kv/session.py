@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import ClosedError, TransferTimeout, UsageError
 from ..transport import DEFAULT
-from .end import checked_layer
+from .arguments import checked_layer
 from .giving import Session, State
 from .waiters import Waiters, deadline_of, failed
 
