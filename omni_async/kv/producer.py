@@ -6,60 +6,30 @@ Never: copies a cache where the engine reaches it, frees or reuses a block, bloc
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from .._aio.deadline import seconds
-from .._aio.tasks import spawn
-from ..errors import ClosedError, OmniAsyncError, ProtocolError, UsageError
-from ..model import Move
+from ..errors import ClosedError, ProtocolError, UsageError
 from ..observe.log import get_logger
 from ..transport import DEFAULT
 from ..transport.guests import GuestLine
 from . import sending
 from .arguments import Carrier, checked_blocks, checked_request, checked_text
 from .calm import Calm
-from .end import (
-    DEFER_TIMEOUT,
-    SETTLE_SECONDS,
-    TRANSFER_TIMEOUT,
-    KVEnd,
-)
-from .giving import GivenShare, Giving, Session, State
+from .computing import Computing
+from .end import DEFER_TIMEOUT, SETTLE_SECONDS, TRANSFER_TIMEOUT, KVEnd
+from .giving import GivenShare, Giving, Session
 from .layout import KVLayout
 from .memory import KVMemory
 from .plan import KVPlan, check_blocks, targets_of
-from .session import Event, KVSession
-from .stillness import Stillness
-from .words import (
-    ALL,
-    VERSION,
-    AnyWord,
-    Ask,
-    Decline,
-    Drop,
-    Meet,
-    Mode,
-    Reason,
-    Room,
-    Spot,
-)
+from .session import KVSession
+from .sessions import Sessions
+from .words import ALL, VERSION, AnyWord, Ask, Decline, Drop, Meet, Mode, Reason, Spot
+from .writes import Target, Writes
 
 _log = get_logger("omni_async.kv")
-
-
-class _Target:
-    """What a share's plan is: the moves, and where the consumer's tensors lay when it asked."""
-
-    __slots__ = ("moves", "spots")
-
-    def __init__(self, moves: KVPlan, spots: list[Spot]) -> None:
-        self.moves = moves
-        self.spots = spots
 
 
 class KVProducer(KVEnd):
@@ -115,12 +85,9 @@ class KVProducer(KVEnd):
             who=self._who,
             where=self._where,
         )
-        self._sessions: dict[Session, KVSession] = {}
-        self._still = Stillness(self.loop, self.deadlines, self._due, self._late)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._computing: set[asyncio.Task[None]] = set()
-        """Those that wait for a device, and for nothing that moves."""
-        self._under_way = 0
+        self.computing = Computing(self.guests.wiring.executor, self.core, self.flush)
+        self._sessions = Sessions(self)
+        self._writes = Writes(self.guests, self.caches, self._written)
         self._calm = Calm(lambda: self.under_way)
         self.left_behind = False
         """Closed, with writes that have not ended."""
@@ -191,8 +158,7 @@ class KVProducer(KVEnd):
             if blocks is not None:
                 self._assign(session.core, blocks, tokens)
             if limit:
-                if session.core in self._sessions:  # else it was declined before
-                    self._still.moved(session.core)
+                self._sessions.moved(session.core)
                 await session.asked_for()
         except BaseException:
             self._withdraw(session)
@@ -221,7 +187,7 @@ class KVProducer(KVEnd):
         found = core or self.core.sessions.get(request_id)
         if found is None:
             self.core.abort(request_id, text)
-            self._forget_later(request_id)
+            self._sessions.forget_later(request_id)
         else:
             self.core.fail(found, Reason.ABORTED, text)
         self.flush()
@@ -251,41 +217,10 @@ class KVProducer(KVEnd):
         self.core.assign(core, blocks, ALL if tokens is None else tokens)
         self.flush()
 
-    def layer_ready(self, session: KVSession, layer: int, event: Event | None) -> None:
-        """See :meth:`KVSession.layer_ready`."""
-        try:
-            here = asyncio.get_running_loop() is self.loop
-        except RuntimeError:
-            here = False
-        if here:
-            self._told(session, layer, event)
-        else:
-            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                self.loop.call_soon_threadsafe(self._told, session, layer, event)
-
     def seal(self, session: KVSession) -> None:
         """See :meth:`KVSession.seal`."""
         self.core.seal(session.core)
-        self._still.moved(session.core)
-        self.flush()
-
-    def _told(self, session: KVSession, layer: int, event: Event | None) -> None:
-        if event is None:
-            self.core.ready(session.core, [layer])
-            self.flush()
-            return
-        session.coming(1)
-        spawn(self._after(session, layer, event), self._computing)
-
-    async def _after(self, session: KVSession, layer: int, event: Event) -> None:
-        try:
-            await self.guests.wiring.executor.run(event.synchronize)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the consumers are told of it
-            text = f"layer {layer} was not computed: {error!r}"
-            self.core.fail(session.core, Reason.ENGINE, text)
-        else:
-            self.core.ready(session.core, [layer])
-        session.coming(-1)
+        self._sessions.moved(session.core)
         self.flush()
 
     def _begin(self, request_id: str, mode: Mode, consumers: int) -> KVSession:
@@ -297,49 +232,13 @@ class KVProducer(KVEnd):
             raise ClosedError(f"the KVProducer of {self.transport.endpoint} is closed")
         if not self._opened:
             raise UsageError("enter the KVProducer first, by 'async with'")
-        core = self.core.open(request_id, mode, consumers)
-        session = self._sessions[core] = KVSession(self, core)
-        self._still.moved(core)
+        session = self._sessions.begin(request_id, mode, consumers)
         self.flush()
         return session
 
     def _withdraw(self, session: KVSession) -> None:
         """Its caller never got it."""
         self.core.fail(session.core, Reason.ABORTED, "its producer gave it up before it began")
-        self.flush()
-
-    # --- time limits ------------------------------------------------------------------------------
-
-    def _due(self, core: Session, moved: float) -> float:
-        """When it is given up, if nothing moves until then."""
-        session = self._sessions.get(core)
-        if core.state >= State.DELIVERED or session is None:
-            return math.inf
-        if not core.shares:
-            return session.since + session.patience
-        if len(core.shares) < core.expected:
-            return moved + self.defer_timeout
-        if core.state is State.SEALED:
-            return moved + self.transfer_timeout
-        return math.inf  # the model computes
-
-    def _late(self, core: Session) -> None:
-        asked = len(core.shares)
-        landed = sum(len(share.landed) for share in core.shares)
-        if 0 < core.expected <= asked:
-            text = f"nothing has moved for {self.transfer_timeout:g} s, {landed} layers have landed"
-        elif asked:
-            text = f"{asked} of {core.expected} consumers have asked for it within {self.defer_timeout:g} s"
-        else:
-            text = f"0 consumers have asked for it within {self._sessions[core].patience:g} s"
-        self._expire(core, text)
-
-    def _forget_later(self, request_id: str) -> None:
-        limit = min(self.defer_timeout, 3600.0)
-        self.deadlines.add(self.loop.time() + limit, partial(self.core.forget, request_id))
-
-    def _expire(self, core: Session, text: str) -> None:
-        self.core.fail(core, Reason.TIMEOUT, text)
         self.flush()
 
     # --- peers ------------------------------------------------------------------------------------
@@ -389,10 +288,10 @@ class KVProducer(KVEnd):
             raise ProtocolError("the consumer has gone")
         tokens = None if session.tokens == ALL else session.tokens
         plan = KVPlan.of(self.layout, session.blocks, peer.layout, share.ask.blocks, tokens=tokens)
-        share.plan = _Target(plan, share.where)
+        share.plan = Target(plan, share.where)
         share.staged = self.writes and (share.ask.staged or sending.through_buffers(plan))
 
-    # --- writes -----------------------------------------------------------------------------------
+    # --- the core's decisions ---------------------------------------------------------------------
 
     def flush(self) -> None:
         core = self.core
@@ -402,78 +301,13 @@ class KVProducer(KVEnd):
                 self.say(who, word)
             writes, core.writes = core.writes, []
             for share, layer, room in writes:
-                self._write(share, layer, room)
+                peer = self.peers.get(share.peer)
+                self._writes.begin(share, layer, room, None if peer is None else peer.line)
             stirred, core.stirred = core.stirred, []
             for session in dict.fromkeys(stirred):
-                self._stir(session)
-
-    def _stir(self, core: Session) -> None:
-        session = self._sessions.get(core)
-        if session is None:
-            return
-        session.stir()
-        if core.over:
-            del self._sessions[core]
-            self._still.forget(core)
-            if core.state is State.FAILED:
-                self._forget_later(core.request_id)
-        else:
-            self._still.moved(core)
-
-    def _write(self, share: GivenShare, layer: int, room: Room | None) -> None:
-        peer = self.peers.get(share.peer)
-        self._under_way += 1
-        if peer is None:
-            self.loop.call_soon(self._written, share, layer, "the consumer has gone")
-            return
-        target: _Target = share.plan
-        plan = target.moves
-        if room is None:
-            moves = sending.direct(plan, self.caches, layer, target.spots)
-            self._move(peer.line, share, layer, moves)
-        elif room.nbytes < plan.nbytes:
-            text = f"a landing slot of {room.nbytes} bytes for {plan.nbytes}"
-            self.loop.call_soon(self._written, share, layer, text)
-        elif sending.through_buffers(plan):
-            spawn(self._gathered(peer.line, share, layer, room), self._tasks)
-        else:
-            moves = sending.into_room(plan, self.caches, layer, room)
-            self._move(peer.line, share, layer, moves)
-
-    def _move(self, line: GuestLine, share: GivenShare, layer: int, moves: list[Move]) -> None:
-        line.move(moves, partial(self._written, share, layer))
-
-    async def _gathered(self, line: GuestLine, share: GivenShare, layer: int, room: Room) -> None:
-        target: _Target = share.plan
-        plan = target.moves
-        try:
-            lease = await self.guests.pool.lease(plan.nbytes, findable=False)
-        except OmniAsyncError as error:
-            self._written(share, layer, f"no buffer to gather it: {error}")
-            return
-        if share.reason is not None:  # it was given up while there was no room
-            lease.drop()
-            self._written(share, layer, "it was given up")
-            return
-        lease.pin()
-
-        def ended(problem: str | None) -> None:
-            lease.unpin()
-            lease.drop()
-            self._written(share, layer, problem)
-
-        try:
-            executor = self.guests.wiring.executor
-            await executor.finish(sending.gathered, plan, self.caches, layer, lease.address)
-        except BaseException as error:
-            ended(f"it could not be gathered: {error!r}")
-            if isinstance(error, OmniAsyncError):
-                return
-            raise
-        line.move([Move(lease.address, room.region, room.offset, plan.nbytes)], ended)
+                self._sessions.stir(session)
 
     def _written(self, share: GivenShare, layer: int, problem: str | None) -> None:
-        self._under_way -= 1
         self.core.written(share, layer, problem)
         self.flush()
         self._calm.look()
@@ -485,17 +319,15 @@ class KVProducer(KVEnd):
 
     @property
     def under_way(self) -> bool:
-        return self._under_way > 0
+        return self._writes.under_way > 0
 
     async def settle(self) -> None:
         await self._calm.wait(SETTLE_SECONDS)
-        if self._under_way:
+        if self.under_way:
             self.left_behind = True
-            for session in self._sessions.values():
-                session.stir()
+            self._sessions.stir_all()
 
     def unregister(self) -> None:
-        for task in self._computing:
-            task.cancel()
-        if not self._under_way:  # else the engine may still read: its regions go with it
+        self.computing.close()
+        if not self.under_way:  # else the engine may still read: its regions go with it
             super().unregister()

@@ -104,7 +104,7 @@ class KVSession:
             )
         if self.core.blocks is None:
             raise UsageError(f"request {self.request_id!r}: tell its blocks first, by assign()")
-        self._producer.layer_ready(self, layer, event)
+        self._producer.computing.ready(self, layer, event)
 
     def coming(self, count: int) -> None:
         """So many more layers are waited for; on the loop."""

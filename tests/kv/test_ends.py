@@ -78,7 +78,7 @@ async def until(true: Callable[[], bool]) -> None:
 def nothing_left(producer: KVProducer, consumer: KVConsumer) -> None:
     core = producer.core
     tables: list[Any] = [core.sessions, core._shares, core._waiting, producer._sessions]
-    tables += [producer._still, consumer.core.shares, consumer._progress, consumer._busy]
+    tables += [producer._sessions.still, consumer.core.shares, consumer._progress, consumer._busy]
     tables += [consumer._still, consumer._slots._shares]
     assert [table for table in tables if table] == []
 
@@ -484,7 +484,7 @@ async def test_an_event_that_never_comes_does_not_hold_up_closing(written: Ends)
         with pytest.raises(omni_async.OmniAsyncError):
             await asyncio.wait_for(sealing, 3)
         await asyncio.sleep(0)
-        assert not producer._computing
+        assert not producer.computing._tasks
     stuck.set()
 
 
@@ -515,13 +515,28 @@ async def test_cancelled_waits_change_nothing_and_a_cancelled_begin_gives_up(whe
         for wait in waits:
             wait.cancel()
         await asyncio.wait(waits)
-        assert (
-            not len(producer.deadlines) - len(producer._still._watches) - 1
-        )  # "none" is forgotten later
+        watched = len(producer._sessions.still._watches)
+        assert len(producer.deadlines) == watched + 1  # "none" is forgotten later
         assert len(consumer.deadlines) == len(consumer._still._watches)
         await session.seal()
         await progress.all(timeout=5)
         await session.delivered(timeout=5)
+        nothing_left(producer, consumer)
+
+
+async def test_a_session_that_failed_before_it_was_sealed_leaves_nothing(where: Ends) -> None:
+    source, target = pair({}, {})
+    async with joined(where, source, target) as (producer, consumer):
+        progress = await consumer.receive("r", TARGET)
+        session = await producer.write_to("r", SOURCE)
+        session.abort()
+        with pytest.raises(omni_async.TransferCancelled):
+            await progress.all(timeout=5)
+        with pytest.raises(omni_async.TransferCancelled):
+            await session.delivered(timeout=5)
+        with pytest.raises(omni_async.TransferCancelled):
+            await session.seal()
+        await progress.released(timeout=5)
         nothing_left(producer, consumer)
 
 

@@ -1,0 +1,101 @@
+"""All sessions of one producer, and when each of them is given up.
+
+In: sessions that the core has begun, word that something of one has changed. Out: word to who waits for it.
+Never: decides an end but that of a time limit; forgets a session that is not over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from functools import partial
+from typing import TYPE_CHECKING
+
+from .giving import Session, State
+from .session import KVSession
+from .stillness import Stillness
+from .words import Mode, Reason
+
+if TYPE_CHECKING:
+    from .producer import KVProducer
+
+
+class Sessions:
+    """Those of one producer."""
+
+    def __init__(self, producer: KVProducer) -> None:
+        self._producer = producer
+        self._loop = asyncio.get_running_loop()
+        self._open: dict[Session, KVSession] = {}
+        self.still = Stillness(self._loop, producer.deadlines, self._due, self._late)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def begin(self, request_id: str, mode: Mode, consumers: int) -> KVSession:
+        """One more.
+
+        Raises:
+            UsageError: the request has one.
+        """
+        core = self._producer.core.open(request_id, mode, consumers)
+        session = self._open[core] = KVSession(self._producer, core)
+        self.still.moved(core)
+        return session
+
+    def moved(self, core: Session) -> None:
+        """Another limit holds for it from now on; none where it is over."""
+        if core in self._open:
+            self.still.moved(core)
+
+    def stir(self, core: Session) -> None:
+        """Something of it has changed."""
+        session = self._open.get(core)
+        if session is None:
+            return
+        session.stir()
+        if core.over:
+            del self._open[core]
+            self.still.forget(core)
+            if core.state is State.FAILED:
+                self.forget_later(core.request_id)
+        else:
+            self.still.moved(core)
+
+    def stir_all(self) -> None:
+        """Something of the producer has."""
+        for session in self._open.values():
+            session.stir()
+
+    def forget_later(self, request_id: str) -> None:
+        """That it has failed is told to consumers which ask for it within ``defer_timeout``."""
+        limit = min(self._producer.defer_timeout, 3600.0)
+        forget = partial(self._producer.core.forget, request_id)
+        self._producer.deadlines.add(self._loop.time() + limit, forget)
+
+    def _due(self, core: Session, moved: float) -> float:
+        """When it is given up, if nothing moves until then."""
+        session = self._open.get(core)
+        if core.state >= State.DELIVERED or session is None:
+            return math.inf
+        if not core.shares:
+            return session.since + session.patience
+        if len(core.shares) < core.expected:
+            return moved + self._producer.defer_timeout
+        if core.state is State.SEALED:
+            return moved + self._producer.transfer_timeout
+        return math.inf  # the model computes
+
+    def _late(self, core: Session) -> None:
+        asked = len(core.shares)
+        landed = sum(len(share.landed) for share in core.shares)
+        if 0 < core.expected <= asked:
+            limit = self._producer.transfer_timeout
+            text = f"nothing has moved for {limit:g} s, {landed} layers have landed"
+        elif asked:
+            limit = self._producer.defer_timeout
+            text = f"{asked} of {core.expected} consumers have asked for it within {limit:g} s"
+        else:
+            text = f"0 consumers have asked for it within {self._open[core].patience:g} s"
+        self._producer.core.fail(core, Reason.TIMEOUT, text)
+        self._producer.flush()
