@@ -10,7 +10,7 @@ import operator
 from typing import Any
 
 from ..errors import BackendUnavailable, UsageError
-from ..model import KEY_LIMIT
+from ..model import KEY_LIMIT, EdgeName, Role
 
 
 def stage_name(stage: str | int) -> str:
@@ -19,6 +19,25 @@ def stage_name(stage: str | int) -> str:
     if isinstance(stage, int) and not isinstance(stage, bool):
         return str(stage)
     raise UsageError(f"a stage id is a non-empty str or an int, not {stage!r}")
+
+
+def checked_edge(
+    from_stage: str | int, to_stage: str | int, role: Role, own_stage: str
+) -> EdgeName:
+    """The edge, if an endpoint of ``own_stage`` is at the right end of it.
+
+    Raises:
+        UsageError: it is not, or one of them is no stage.
+    """
+    edge = EdgeName(stage_name(from_stage), stage_name(to_stage))
+    own, side = edge.from_stage, "from_stage"
+    if role == "receiver":
+        own, side = edge.to_stage, "to_stage"
+    if own != own_stage:
+        raise UsageError(
+            f"edge {edge}: {side} must be {own_stage!r}, the stage this {role} was opened for"
+        )
+    return edge
 
 
 def is_text(name: str) -> bool:
@@ -75,6 +94,15 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
     if min(sizes, default=0) < 0 or any(isinstance(size, bool) for size in given):
         raise UsageError(f"a shape has ints of at least 0, not {shape!r}")
     return sizes
+
+
+def checked_dtype(dtype: Any) -> Any:
+    """A ``torch.dtype`` of plain numbers; torch's default for ``None``."""
+    torch = torch_or_remedy()
+    kind = torch.get_default_dtype() if dtype is None else dtype
+    if not isinstance(kind, torch.dtype) or str(kind).startswith(("torch.q", "torch.bits")):
+        raise UsageError(f"dtype must be a torch.dtype of plain numbers, not {dtype!r}")
+    return kind
 
 
 def torch_or_remedy() -> Any:

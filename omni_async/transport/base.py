@@ -10,22 +10,13 @@ import abc
 import asyncio
 import math
 from collections.abc import Coroutine, Iterable, Mapping
+from functools import partial
 from logging import DEBUG
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from .._aio.breath import Breath
-from .._aio.finish import finish_all
 from .._aio.loop import LoopBound
-from ..errors import (
-    ClosedError,
-    DecodeError,
-    EngineFault,
-    KeyNotFound,
-    OmniAsyncError,
-    PeerLost,
-    TransferTimeout,
-    UsageError,
-)
+from ..errors import ClosedError, OmniAsyncError, UsageError
 from ..model import (
     Capabilities,
     EdgeName,
@@ -35,19 +26,22 @@ from ..model import (
     Role,
     TransferKey,
 )
-from ..observe import Counters, get_logger, span
+from ..observe import Counters, get_logger
 from ..observe.streams import StreamMeters
 from .arguments import (
     checked_device,
+    checked_dtype,
+    checked_edge,
     checked_key,
     checked_owner,
     checked_shape,
     stage_name,
-    torch_or_remedy,
 )
+from .batches import get_each, put_each
 from .delivery import Delivery
 from .edge import Edge
 from .limits import DEFAULT, Timeout, offer_limit, put_limit
+from .outcomes import count_error, told
 from .streams.window import DEFAULT_WINDOW
 
 if TYPE_CHECKING:
@@ -58,12 +52,6 @@ if TYPE_CHECKING:
     from .streams import ChunkReader, ChunkWriter
 
 _log = get_logger("omni_async.transport")
-
-Moved = TypeVar("Moved", Receipt, Delivery)
-
-
-GETS_PER_TURN = 64
-"""Gets of a batch that begin in one turn of the loop: about a millisecond."""
 
 
 class Transport(abc.ABC):
@@ -134,9 +122,9 @@ class Transport(abc.ABC):
             self._check()
         try:
             moving = self._put(where, value, request_id or key, consumers, limit)
-            receipt = await (_told("put", where, moving) if _log.enabled(DEBUG) else moving)
+            receipt = await (told("put", where, moving) if _log.enabled(DEBUG) else moving)
         except OmniAsyncError as error:
-            self._count(error)
+            count_error(self.counters, error)
             raise
         finally:
             self._breath.used()  # not before: by now the word has left
@@ -199,9 +187,9 @@ class Transport(abc.ABC):
         self._breath.used()
         try:
             moving = self._get(where, metadata, timeout, limit, raw, copy, device)
-            delivery = await (_told("get", where, moving) if _log.enabled(DEBUG) else moving)
+            delivery = await (told("get", where, moving) if _log.enabled(DEBUG) else moving)
         except OmniAsyncError as error:
-            self._count(error)
+            count_error(self.counters, error)
             raise
         self.counters.gets += 1
         self.counters.bytes_transferred += delivery.nbytes
@@ -219,13 +207,7 @@ class Transport(abc.ABC):
         if not isinstance(values, Mapping):
             raise UsageError(f"values must be a mapping of keys to values, not {values!r}")
         self._enter_edge("sender", from_stage, to_stage)
-        outcomes: dict[str, Receipt | BaseException] = {}
-        for key, value in values.items():
-            try:
-                outcomes[key] = await self.put(from_stage, to_stage, key, value, **options)
-            except OmniAsyncError as error:
-                outcomes[key] = error
-        return outcomes
+        return await put_each(partial(self.put, from_stage, to_stage, **options), values)
 
     async def get_many(
         self, from_stage: str | int, to_stage: str | int, keys: Iterable[str], **options: Any
@@ -240,26 +222,7 @@ class Transport(abc.ABC):
         if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
             raise UsageError(f"keys must be an iterable of str, not {keys!r}")
         self._enter_edge("receiver", from_stage, to_stage)
-        try:
-            distinct = list(dict.fromkeys(keys))
-        except TypeError as error:  # one of them cannot even be looked up
-            raise UsageError(f"a key is a str: {error}") from None
-        gets: list[asyncio.Task[Delivery]] = []
-        try:
-            for key in distinct:
-                gets.append(asyncio.create_task(self.get(from_stage, to_stage, key, **options)))
-                if len(gets) % GETS_PER_TURN == 0:  # thousands in one turn would hold up the loop
-                    await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            for task in gets:
-                task.cancel()
-            await finish_all(gets)
-            raise
-        outcomes = await asyncio.gather(*gets, return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException) and not isinstance(outcome, OmniAsyncError):
-                raise outcome
-        return dict(zip(distinct, outcomes, strict=True))
+        return await get_each(partial(self.get, from_stage, to_stage, **options), keys)
 
     @abc.abstractmethod
     async def allocate(self, nbytes: int, *, timeout: Timeout = DEFAULT) -> ManagedBuffer:
@@ -288,10 +251,7 @@ class Transport(abc.ABC):
 
         Cancellation: safe.
         """
-        torch = torch_or_remedy()
-        kind = torch.get_default_dtype() if dtype is None else dtype
-        if not isinstance(kind, torch.dtype) or str(kind).startswith(("torch.q", "torch.bits")):
-            raise UsageError(f"dtype must be a torch.dtype of plain numbers, not {dtype!r}")
+        kind = checked_dtype(dtype)
         sizes = checked_shape(shape)
         nbytes = math.prod(sizes) * kind.itemsize
         buffer = await self.allocate(nbytes, timeout=timeout)
@@ -460,38 +420,7 @@ class Transport(abc.ABC):
         try:
             return self._edges[from_stage, to_stage]
         except (KeyError, TypeError):  # unknown, or not even hashable
-            return self._checked_edge(from_stage, to_stage)
-
-    def _checked_edge(self, from_stage: str | int, to_stage: str | int) -> EdgeName:
-        """The edge, if this transport is at the right end of it; remembered by its names."""
-        edge = EdgeName(stage_name(from_stage), stage_name(to_stage))
-        own, side = edge.from_stage, "from_stage"
-        if self.role == "receiver":
-            own, side = edge.to_stage, "to_stage"
-        if own != self.endpoint.stage:
-            raise UsageError(
-                f"edge {edge}: {side} must be {self.endpoint.stage!r}, "
-                f"the stage this {self.role} was opened for"
-            )
+            edge = checked_edge(from_stage, to_stage, self.role, self.endpoint.stage)
         if type(from_stage) is type(to_stage) is str:  # 1, 1.0 and True would be one entry
             self._edges[from_stage, to_stage] = edge
         return edge
-
-    def _count(self, error: OmniAsyncError) -> None:
-        counters = self.counters
-        if isinstance(error, TransferTimeout):
-            counters.timeouts += 1
-        elif isinstance(error, KeyNotFound):  # an answer
-            counters.misses += 1
-        else:
-            counters.errors += 1
-            counters.transport_faults += isinstance(error, (EngineFault, PeerLost))
-            counters.decode_faults += isinstance(error, DecodeError)
-
-
-async def _told(operation: str, where: TransferKey, moving: Coroutine[Any, Any, Moved]) -> Moved:
-    """The same, with an event at its beginning and one at its end."""
-    with span(_log, operation, edge=where[:2], key=where.key) as events:
-        outcome = await moving
-        events.note(nbytes=outcome.nbytes)
-        return outcome

@@ -9,21 +9,18 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-import warnings
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from .._aio.executor import OwnedExecutor
-from ..abc import Block, DirectBackend, Options
-from ..codec import register_buffer
+from ..abc import DirectBackend, Options
 from ..errors import ClosedError, TransferCancelled, UsageError
-from ..model import ALIGNMENT, Endpoint, Health, Receipt, Region, Role, TransferKey, Verb
+from ..model import ALIGNMENT, Endpoint, Health, Receipt, Role, TransferKey, Verb
 from ..observe.clock import clock_id
 from ..observe.log import get_logger
-from ..pool import PAGE, DropQueue, ManagedBuffer, Pool, checked_limit
+from ..pool import PAGE, ManagedBuffer, checked_limit
 from ..rendezvous.messages import WIRE, Hello
 from .arguments import checked_owner, stage_name
-from .base import Transport
 from .delivery import Delivery
 from .foreign.edges import (
     capabilities_of,
@@ -32,28 +29,28 @@ from .foreign.edges import (
     receiving_of,
     speaks_vllm_omni,
 )
+from .foreign.receiving import ForeignReceiving
 from .guests import Guests, close_for_guests
 from .limits import DEFAULT, Timeout, put_limit
-from .pooled import buffer_of
+from .pooled import buffer_of, pool_of
 from .receiving import Receiving
 from .sending import Sending
 from .streams import ChunkReader, ChunkWriter
 from .streams.direct_reader import DirectReader
 from .streams.direct_writer import DirectWriter
+from .wired import WiredTransport, drop_queue
 from .wiring import Wiring
 
 _log = get_logger("omni_async.transport")
 
-register_buffer(ManagedBuffer)
-
-SEGMENT = 64 << 20
-"""Bytes an engine registers at a time."""
 SETTLE_SECONDS = 5.0
 """How long closing waits for engine operations that cannot be recalled."""
 
 
-class DirectTransport(Transport):
+class DirectTransport(WiredTransport[Wiring]):
     """codec → pool → rendezvous → engine, and back by return value."""
+
+    _operations = "engine operations that cannot be recalled"
 
     def __init__(
         self,
@@ -66,28 +63,20 @@ class DirectTransport(Transport):
         facts = capabilities_of(backend.capabilities(options), options)
         super().__init__(endpoint, role, facts, linger)
         self._wiring = wiring = self._wire(backend, options)
+        self._mapped = wiring.engine.verb is Verb.MAP
         self._sending = Sending(wiring) if role == "sender" else None
         self._receiving = receiving_of(wiring) if role == "receiver" else None
 
     def _wire(self, backend: DirectBackend, options: Options) -> Wiring:
         loop = asyncio.get_running_loop()
         engine = checked_engine(backend.engine(options, self.role), backend.name, options)
-
-        def register(block: Block) -> Region:
-            return engine.register(block.address, block.nbytes, fd=block.fd)
-
         limit = checked_limit(options.memory_pool_size, device=engine.device)
-        pool = Pool(
-            limit=limit,
-            # Without pinning it is one segment, whose pages come only when they are touched. Where an
-            # engine pins what it registers: small segments, and no page behind its back.
-            segment_nbytes=SEGMENT if engine.pins else limit,
-            discard=not engine.pins,
+        pool = pool_of(
+            engine,
+            backend.memory(options, self.role),
+            limit,
             alignment=PAGE if engine.verb is Verb.WRITE else ALIGNMENT,
             revoke=engine.revoke,
-            source=backend.memory(options, self.role),
-            register=register,
-            unregister=engine.unregister,
         )
         name, stage, rank, replica = self.endpoint
         hello = Hello(
@@ -115,7 +104,7 @@ class DirectTransport(Transport):
             channels=backend.channels(options),
             engine=engine,
             pool=pool,
-            drops=DropQueue(loop, _let_go),
+            drops=drop_queue(loop),
             executor=OwnedExecutor(f"omni-async-{stage}"),
             counters=self.counters,
             meters=self.meters,
@@ -131,8 +120,7 @@ class DirectTransport(Transport):
                 await self._sending.open()
             except BaseException:
                 self._closing = self._wiring.loop.create_future()
-                self._closing.set_result(None)
-                self._release_parts()
+                self._over()
                 raise
 
     # --- data -------------------------------------------------------------------------------------
@@ -217,19 +205,7 @@ class DirectTransport(Transport):
             count += self._receiving.cleanup(request_id)
         return count
 
-    async def drain(self, timeout: float | None = None) -> int:
-        self._check()
-        if self._sending is None:
-            return 0
-        limit = put_limit(timeout)
-        deadline = None if limit is None else self._wiring.loop.time() + limit
-        left = await self._sending.drain(deadline)
-        if self._closing is not None:  # dropped is not fetched
-            raise ClosedError(f"transport {self.endpoint} was closed while it drained")
-        return left
-
     def health(self) -> Health:
-        wiring = self._wiring
         sending, receiving = self._sending, self._receiving
         if sending is not None:
             parked, in_flight = sending.core.parked, sending.core.directory.claimed
@@ -239,58 +215,33 @@ class DirectTransport(Transport):
             assert receiving is not None
             parked, in_flight, host = receiving.parked, receiving.in_flight, None
             streams = self.meters.snapshot((s.where, s) for s in receiving.streams)
-        return Health(
-            status="closed" if self.closed else "healthy",
-            backend=wiring.backend,
+        engine = self._wiring.engine
+        return self._health(
             host=host,
-            pool_device=wiring.engine.device,
-            pool_size=wiring.pool.limit,
-            **self.counters.as_dict(),
+            pool_device=engine.device,
             in_flight=in_flight,
             parked=parked,
-            pool_used=wiring.pool.used,
-            quarantined=wiring.pool.quarantined,
             streams=streams,
-            extra=dict(wiring.engine.health()),
+            extra=dict(engine.health()),
         )
 
     # --- closing ----------------------------------------------------------------------------------
 
-    async def _close(self, linger: float) -> None:
-        self._bound.check()
-        try:
-            if linger and self._sending is not None and self._closing is None:
-                await self._sending.drain(self._wiring.loop.time() + linger)
-        finally:  # a cancellation ends the lingering, not the closing
-            await self._shut()
+    async def _drained(self, deadline: float | None) -> int:
+        assert self._sending is not None
+        return await self._sending.drain(deadline)
 
-    async def _shut(self) -> None:
-        if self._closing is not None:
-            await asyncio.shield(self._closing)
-            return
-        self._closing = self._wiring.loop.create_future()
-        try:
-            self._end_lines()
-            half = self._sending or self._receiving
-            assert half is not None
-            await half.settle(SETTLE_SECONDS)
-        finally:
-            self._closing.set_result(None)
-            self._release_parts()
+    async def _stay(self, deadline: float) -> None:
+        if self._sending is not None:
+            await self._sending.drain(deadline)
 
-    def abort(self) -> None:
-        self._bound.check()
-        if self._closing is None:
-            self._closing = self._wiring.loop.create_future()
-            self._end_lines()
-            half = self._sending or self._receiving
-            assert half is not None
-            half.abandon()
-            self._closing.set_result(None)
-            self._release_parts()
+    @property
+    def _half(self) -> Sending | Receiving | ForeignReceiving:
+        half = self._sending or self._receiving
+        assert half is not None
+        return half
 
-    def _end_lines(self) -> None:
-        reason = f"transport {self.endpoint} was closed"
+    def _end(self, reason: str) -> None:
         close_for_guests(self._wiring, reason)
         if self._sending is not None:
             dropped = self._sending.close(reason)
@@ -302,25 +253,11 @@ class DirectTransport(Transport):
             self._receiving.close(reason)
         self._wiring.pool.cancel_waiters(None, ClosedError(reason))
 
-    def _release_parts(self) -> None:
-        wiring = self._wiring
-        wiring.drops.close()
-        stuck = wiring.pool.close(mapped=wiring.engine.verb is Verb.MAP)
-        wiring.executor.close()
-        wiring.engine.close()
-        if stuck and wiring.engine.verb.value != "map":
-            warnings.warn(
-                f"transport {self.endpoint} was closed with {stuck} slot(s) under engine operations "
-                "that cannot be recalled; their memory stays",
-                ResourceWarning,
-                stacklevel=2,
-            )
+    async def _settle(self) -> None:
+        await self._half.settle(SETTLE_SECONDS)
 
-    def __del__(self, _warn: Any = warnings.warn) -> None:
-        opened = hasattr(self, "_wiring")  # else there was never anything to close
-        if opened and self._closing is None:
-            _warn(f"{self!r} was never closed", ResourceWarning, stacklevel=2, source=self)
+    def _abandon(self) -> None:
+        self._half.abandon()
 
-
-def _let_go(token: Any) -> None:
-    token()
+    def _release_rest(self) -> None:
+        self._wiring.engine.close()

@@ -1,6 +1,6 @@
-"""Memory of the pool for callers, to be filled and then put.
+"""The pool of a transport, and memory of it for callers, to be filled and then put.
 
-In: a pool, a length. Out: a buffer over a slot, which goes back with its last view.
+In: an engine or a store; a pool, a length. Out: its pool; a buffer over a slot, which goes back with its last view.
 Never: hands out memory that somebody still has a view of.
 """
 
@@ -11,8 +11,35 @@ from typing import Any
 
 import numpy as np
 
+from ..abc import Block, Engine, MemorySource, Store
+from ..codec import register_buffer
 from ..errors import UsageError
+from ..model import Region
 from ..pool import DropQueue, Hold, ManagedBuffer, Pool
+
+register_buffer(ManagedBuffer)
+
+SEGMENT = 64 << 20
+"""Bytes that are registered at a time, where registering pins."""
+
+
+def pool_of(mover: Engine | Store, source: MemorySource, limit: int, **options: Any) -> Pool:
+    """A pool whose memory ``mover`` knows; ``options`` as for :class:`Pool`."""
+
+    def register(block: Block) -> Region:
+        return mover.register(block.address, block.nbytes, fd=block.fd)
+
+    return Pool(
+        limit=limit,
+        # Without pinning it is one segment, whose pages come only when they are touched. Where what is
+        # registered is pinned: small segments, and no page behind its back.
+        segment_nbytes=SEGMENT if mover.pins else limit,
+        discard=not mover.pins,
+        source=source,
+        register=register,
+        unregister=mover.unregister,
+        **options,
+    )
 
 
 async def buffer_of(

@@ -8,37 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import math
-import warnings
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from .._aio.executor import OwnedExecutor
 from .._aio.finish import finish
-from ..abc import Block, Options, Store, StoreBackend, StoreOptions
-from ..codec import register_buffer
-from ..errors import ClosedError, UsageError
-from ..model import Endpoint, Health, Receipt, Region, Role, TransferKey
+from ..abc import Options, Store, StoreBackend, StoreOptions
+from ..errors import UsageError
+from ..model import Endpoint, Health, Receipt, Role, TransferKey
 from ..observe.log import get_logger
-from ..pool import DropQueue, ManagedBuffer, Pool, checked_limit
+from ..pool import ManagedBuffer, checked_limit
 from .arguments import checked_owner, stage_name
-from .base import Transport
 from .delivery import Delivery
 from .idle import IdleTrim
 from .limits import DEFAULT, Timeout, put_limit
-from .pooled import buffer_of
+from .pooled import buffer_of, pool_of
 from .stored.fetching import Fetching
 from .stored.keeping import Keeping
 from .stored.operations import Operations
 from .stored.wiring import StoreWiring
 from .streams import ChunkReader, ChunkWriter
 from .streams.keyed import KeyedStreams
+from .wired import WiredTransport, drop_queue
 
 _log = get_logger("omni_async.transport")
 
-register_buffer(ManagedBuffer)
-
-SEGMENT = 64 << 20
-"""Bytes that are registered at a time, where registering pins."""
 SETTLE_SECONDS = 2.0
 """How long closing waits for calls to the store."""
 
@@ -47,8 +41,10 @@ _senders: set[tuple[str, str, Endpoint]] = set()
 """Who is a sender in this process. Those of others nobody knows."""
 
 
-class StoreTransport(Transport):
+class StoreTransport(WiredTransport[StoreWiring]):
     """codec → pool → store, and back by return value."""
+
+    _operations = "calls to the store that have not ended"
 
     def __init__(
         self,
@@ -76,19 +72,8 @@ class StoreTransport(Transport):
 
     def _wire(self, backend: StoreBackend, store: Store, options: StoreOptions) -> StoreWiring:
         loop = asyncio.get_running_loop()
-
-        def register(block: Block) -> Region:
-            return store.register(block.address, block.nbytes, fd=block.fd)
-
         limit = checked_limit(options.memory_pool_size)
-        pool = Pool(
-            limit=limit,
-            segment_nbytes=SEGMENT if store.pins else limit,
-            discard=not store.pins,
-            source=backend.memory(options, self.role),
-            register=register,
-            unregister=store.unregister,
-        )
+        pool = pool_of(store, backend.memory(options, self.role), limit)
         return StoreWiring(
             loop=loop,
             backend=backend.name,
@@ -96,7 +81,7 @@ class StoreTransport(Transport):
             options=options,
             store=store,
             pool=pool,
-            drops=DropQueue(loop, _let_go),
+            drops=drop_queue(loop),
             executor=OwnedExecutor(f"omni-async-{self.endpoint.stage}"),
             operations=Operations(loop),
         )
@@ -172,51 +157,29 @@ class StoreTransport(Transport):
             count += self._fetching.cleanup(request_id)
         return count
 
-    async def drain(self, timeout: float | None = None) -> int:
-        self._check()
-        if self._keeping is None:
-            return 0
-        limit = put_limit(timeout)
-        deadline = None if limit is None else self._wiring.loop.time() + limit
-        left = await self._keeping.drain(deadline)
-        if self._closing is not None:
-            raise ClosedError(f"transport {self.endpoint} was closed while it drained")
-        return left
-
     def health(self) -> Health:
-        wiring = self._wiring
         parked = len(self._fetching.lookups) if self._fetching is not None else 0
-        half = self._keeping or self._fetching
-        assert half is not None
-        told: dict[str, Any] = {"protocol": None, **wiring.store.health()}
-        return Health(
-            status="closed" if self.closed else "healthy",
-            backend=wiring.backend,
+        told: dict[str, Any] = {"protocol": None, **self._wiring.store.health()}
+        return self._health(
             host=told.pop("host", None),
             # The store has a pool of its own; what the seed documents call so it does not tell.
             pool_device="cpu",
-            pool_size=wiring.pool.limit,
-            **self.counters.as_dict(),
-            in_flight=half.moving,
+            in_flight=self._half.moving,
             parked=parked,
-            pool_used=wiring.pool.used,
-            quarantined=wiring.pool.quarantined,
             streams=self.meters.snapshot(self._streams.flowing()),
             extra=told,
         )
 
     # --- closing ----------------------------------------------------------------------------------
 
-    async def _close(self, linger: float) -> None:
-        self._bound.check()
-        try:
-            if self._closing is None and linger:
-                await self._streams.settle()
-                if self._keeping is not None:
-                    left = await self._keeping.drain(self._wiring.loop.time() + linger)
-                    self._say_left(left)
-        finally:  # a cancellation ends the lingering, not the closing
-            await self._shut()
+    async def _drained(self, deadline: float | None) -> int:
+        assert self._keeping is not None
+        return await self._keeping.drain(deadline)
+
+    async def _stay(self, deadline: float) -> None:
+        await self._streams.settle()
+        if self._keeping is not None:
+            self._say_left(await self._keeping.drain(deadline))
 
     def _say_left(self, left: int) -> None:
         stage = self.endpoint.stage
@@ -225,64 +188,34 @@ class StoreTransport(Transport):
         elif left:
             _log.warning("payloads were dropped that nobody had fetched", count=left, stage=stage)
 
-    async def _shut(self) -> None:
-        if self._closing is not None:
-            await asyncio.shield(self._closing)
-            return
-        self._closing = self._wiring.loop.create_future()
+    @property
+    def _half(self) -> Keeping | Fetching:
         half = self._keeping or self._fetching
         assert half is not None
-        self._streams.close(f"transport {self.endpoint} was closed")
-        half.close(f"transport {self.endpoint} was closed")
-        ending = self._wiring.loop.create_task(self._end(half))
-        ending.add_done_callback(self._released)
-        await finish(ending)
+        return half
 
-    async def _end(self, half: Keeping | Fetching) -> None:
+    def _end(self, reason: str) -> None:
+        self._streams.close(reason)
+        self._half.close(reason)
+
+    async def _settle(self) -> None:
+        await finish(self._calls_ended())
+
+    async def _calls_ended(self) -> None:
         wiring = self._wiring
         try:
-            last = wiring.operations.spawn(half.settle())
+            last = wiring.operations.spawn(self._half.settle())
             await asyncio.wait([last], timeout=SETTLE_SECONDS)
             await wiring.operations.settle(SETTLE_SECONDS)
         finally:
             await wiring.store.close()
 
-    def _released(self, ending: asyncio.Task[None]) -> None:
-        self._release_parts()
-        assert self._closing is not None
-        self._closing.set_result(None)
+    def _abandon(self) -> None:
+        self._wiring.store.abort()
 
-    def abort(self) -> None:
-        self._bound.check()
-        if self._closing is None:
-            self._closing = self._wiring.loop.create_future()
-            half = self._keeping or self._fetching
-            assert half is not None
-            self._streams.close(f"transport {self.endpoint} was closed")
-            half.close(f"transport {self.endpoint} was closed")
-            self._wiring.store.abort()
-            self._closing.set_result(None)
-            self._release_parts()
-
-    def _release_parts(self) -> None:
-        wiring = self._wiring
+    def _release_rest(self) -> None:
         _senders.discard(self._place)
         self._idle.close()
-        wiring.drops.close()
-        stuck = wiring.pool.close()
-        wiring.executor.close()
-        if stuck:
-            warnings.warn(
-                f"transport {self.endpoint} was closed with {stuck} slot(s) under calls to the store "
-                "that have not ended; their memory stays",
-                ResourceWarning,
-                stacklevel=2,
-            )
-
-    def __del__(self, _warn: Any = warnings.warn) -> None:
-        opened = hasattr(self, "_wiring")  # else there was never anything to close
-        if opened and self._closing is None:
-            _warn(f"{self!r} was never closed", ResourceWarning, stacklevel=2, source=self)
 
 
 async def open_store(
@@ -296,7 +229,3 @@ async def open_store(
     except BaseException:
         store.abort()
         raise
-
-
-def _let_go(token: Any) -> None:
-    token()

@@ -23,18 +23,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Wiring:
+class Parts:
+    """What every transport has."""
+
     loop: asyncio.AbstractEventLoop
     backend: str
     endpoint: Endpoint
+    pool: Pool
+    drops: DropQueue
+    executor: OwnedExecutor
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring(Parts):
     role: Role
     options: Options
     hello: Hello
     channels: Channels
     engine: Engine
-    pool: Pool
-    drops: DropQueue
-    executor: OwnedExecutor
     counters: Counters
     meters: StreamMeters
     guests: dict[str, Guest] = field(default_factory=dict)

@@ -6,15 +6,13 @@ Never: decides anything.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..._aio.executor import OwnedExecutor
 from ...abc import Store, StoreOptions
 from ...errors import EngineFault, TransferError
-from ...model import Endpoint, TransferKey
-from ...pool import DropQueue, Pool
+from ...model import TransferKey
+from ..wiring import Parts
 from .operations import Operations
 
 E = TypeVar("E", bound=TransferError)
@@ -24,15 +22,9 @@ FOREVER = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class StoreWiring:
-    loop: asyncio.AbstractEventLoop
-    backend: str
-    endpoint: Endpoint
+class StoreWiring(Parts):
     options: StoreOptions
     store: Store
-    pool: Pool
-    drops: DropQueue
-    executor: OwnedExecutor
     operations: Operations
 
     @property
