@@ -11,34 +11,22 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ..abc import Revoke
-from ..errors import ClosedError, OmniAsyncError, ProtocolError, TransferTimeout, UsageError
-from ..model import Region, Verb
+from ..errors import ClosedError, OmniAsyncError, ProtocolError, UsageError
+from ..model import Region
 from ..transport.guests import GuestLine
 from .arguments import Carrier, checked_blocks, checked_request, checked_text
 from .calm import Calm
-from .end import (
-    DEFER_TIMEOUT,
-    SETTLE_SECONDS,
-    TRANSFER_TIMEOUT,
-    KVEnd,
-    Peer,
-)
-from .landing import Mappings
+from .end import DEFER_TIMEOUT, SETTLE_SECONDS, TRANSFER_TIMEOUT, KVEnd, Peer
+from .landing import Landing
 from .layout import KVLayout
 from .memory import KVMemory
 from .plan import KVPlan, check_blocks
 from .progress import KVProgress
 from .reads import Reads
-from .slots import Slots
 from .sources import Source, Sources, check_rank
-from .stillness import Stillness
-from .taking import Step, TakenShare, Taking
+from .taking import TakenShare, Taking
+from .transfers import Transfers
 from .words import VERSION, AnyWord, Ask, Begun, Decline, Meet, Mode, Spot
-
-GRACE = 1.0
-"""Seconds between taking memory away from a lost producer and giving its blocks to others. A copy that the
-kernel had begun for a process of this host may have looked the pages up before."""
 
 
 class KVConsumer(KVEnd):
@@ -97,8 +85,21 @@ class KVConsumer(KVEnd):
             transfer_timeout=transfer_timeout,
             defer_timeout=defer_timeout,
         )
-        if landing not in ("auto", "direct", "staged"):
-            raise UsageError(f"landing is 'auto', 'direct' or 'staged', not {landing!r}")
+        self.core = Taking(
+            self.layout.layers,
+            written_to=self.writes,
+            plan=self._plan,
+            describe=self._describe,
+        )
+        self._landing = Landing(
+            self.guests,
+            self.caches,
+            self.core,
+            landing,
+            say=self._say_to,
+            flush=self.flush,
+            remap=self._remap,
+        )
         self._sources = Sources(
             self.guests,
             self.layout,
@@ -107,22 +108,17 @@ class KVConsumer(KVEnd):
             None if from_stage is None else str(from_stage),
             replica,
         )
-        self._staged = self.writes and self._stages(landing)
-        self.core = Taking(
-            self.layout.layers,
-            written_to=self.writes,
-            plan=self._plan,
+        self._transfers = Transfers(
+            self.core,
+            self.deadlines,
+            transfer_timeout=self.transfer_timeout,
+            defer_timeout=self.defer_timeout,
             describe=self._describe,
+            flush=self.flush,
         )
-        self._mappings: Mappings | None = None
-        self._slots = Slots(self.guests, self.caches, self.core, self._say_to, self.flush)
-        self._progress: dict[TakenShare, KVProgress] = {}
-        self._busy: dict[int, KVProgress] = {}
-        """Blocks that a transfer may write to."""
-        self._still = Stillness(self.loop, self.deadlines, self._due, self._late)
-        self._declines: dict[str, list[Decline]] = {}
         self._reads = Reads(self.guests, self.caches, self._was_read)
-        self._calm = Calm(lambda: bool(self._progress))
+        self._calm = Calm(lambda: len(self._transfers) > 0)
+        self._declines: dict[str, list[Decline]] = {}
 
     # --- the caller -------------------------------------------------------------------------------
 
@@ -160,16 +156,17 @@ class KVConsumer(KVEnd):
             wanted = Mode(mode)
         except ValueError:
             raise UsageError(f"mode is 'write' or 'read', not {mode!r}") from None
-        blocks = self._checked(request_id, block_ids)
+        blocks = checked_blocks(block_ids)
+        check_blocks(self.layout, blocks, side="target")
+        self._transfers.check_free(request_id, blocks)
         addresses = self._addresses(source, source_tp)
         progress = KVProgress(request_id, blocks, self.layout.layers, self.deadlines, self._give_up)
-        for block in blocks:
-            self._busy[block] = progress
-        for address in addresses:
-            share = self.core.want(address, request_id, blocks, wanted, staged=self._staged)
-            self._progress[share] = progress
-            progress.shares.append(share)
-        self._still.moved(progress)
+        staged = self._landing.staged
+        shares = [
+            self.core.want(address, request_id, blocks, wanted, staged=staged)
+            for address in addresses
+        ]
+        self._transfers.begin(progress, shares)
         for address in addresses:
             self._recheck(address)
         self.flush()
@@ -261,7 +258,7 @@ class KVConsumer(KVEnd):
             ``False`` where a transfer from there is under way, or it was not known.
         """
         address = self._sources.address_of(source)
-        if address is None or any(share.address == address for share in self._progress):
+        if address is None or any(share.address == address for share in self._transfers):
             return False
         self._sources.forget(source)
         self._declines.pop(address, None)
@@ -270,9 +267,7 @@ class KVConsumer(KVEnd):
     @property
     def quarantined(self) -> frozenset[int]:
         """Blocks of failed transfers into which something may still land."""
-        return frozenset(
-            block for block, progress in self._busy.items() if progress.error is not None
-        )
+        return self._transfers.quarantined
 
     def _ready(self) -> None:
         self.here()
@@ -293,53 +288,27 @@ class KVConsumer(KVEnd):
         found = self._sources.resolve(source, source_tp, ranks)
         for address, expected in found:
             if self._sources.expected.get(address) != expected:
-                for line, who in self._lines.items():
-                    if line.address == address and who in self.peers:
+                for line, who in self._lines_to(address):
+                    if who in self.peers:
                         check_rank(line, self.peers[who].layout, expected)
                 self._sources.expected[address] = expected
         return [address for address, _ in found]
 
     def _recheck(self, address: str) -> None:
         """A producer that was refused before is refused again."""
-        for line, who in self._lines.items():
-            if line.address == address and who in self._refused:
+        for _, who in self._lines_to(address):
+            if who in self._refused:
                 self.core.refused(address, self._refused[who])
-
-    # --- blocks -----------------------------------------------------------------------------------
-
-    def _checked(self, request_id: str, block_ids: Sequence[int]) -> list[int]:
-        blocks = checked_blocks(block_ids)
-        check_blocks(self.layout, blocks, side="target")
-        busy = [block for block in blocks if block in self._busy]
-        if busy:
-            other = self._busy[busy[0]]
-            raise UsageError(
-                f"request {request_id!r}: into {len(busy)} of its blocks, such as {busy[0]}, something may still "
-                f"land for {other!r}; wait for its released()"
-            )
-        return blocks
-
-    def _stages(self, landing: str) -> bool:
-        if landing != "auto":
-            return landing == "staged"
-        slots_help = self.guests.wiring.engine.revoke is not Revoke.NOTHING
-        on_host = self.caches.device == "cpu"
-        return slots_help and on_host and not Mappings.can(self.guests, self.caches)
 
     # --- peers ------------------------------------------------------------------------------------
 
     def register(self) -> list[Region]:
-        if self._staged or self.guests.verb is Verb.MAP:
-            return []  # they are copied into from here, and nobody else is to reach them
-        if self.writes and Mappings.can(self.guests, self.caches):
-            self._mappings = Mappings(self.guests, self.caches, self._remap, self._diverted)
-            return []
-        return super().register()
+        return [] if self._landing.lay_out() else super().register()
 
     def meet_word(self) -> Meet:
-        if self._mappings is not None:
-            present = self._mappings.present
-            return Meet(VERSION, self.layout, self.spots([present.region], present.shift))
+        mapping = self._landing.mapping
+        if mapping is not None:
+            return Meet(VERSION, self.layout, self.spots([mapping.region], mapping.shift))
         if not self._regions:
             return Meet(VERSION, self.layout, [Spot(0, 0)] * len(self.caches.addresses))
         return Meet(VERSION, self.layout, self.spots(self._regions))
@@ -372,10 +341,11 @@ class KVConsumer(KVEnd):
         self.core.lost(line.address, proven=proven)
 
     def _describe(self, address: str) -> str:
-        for line in self._lines:
-            if line.address == address:
-                return line.name
-        return address
+        return next((line.name for line, _ in self._lines_to(address)), address)
+
+    def _lines_to(self, address: str) -> list[tuple[GuestLine, str]]:
+        """And the name under which each is known."""
+        return [(line, name) for line, name in self._lines.items() if line.address == address]
 
     def _plan(self, share: TakenShare, word: Begun) -> None:
         if self.writes and not word.staged:
@@ -394,32 +364,34 @@ class KVConsumer(KVEnd):
         ):
             words, core.words = core.words, []
             for address, word in words:
-                if isinstance(word, Ask) and self._mappings is not None and not self._staged:
+                if isinstance(word, Ask):
                     asked = core.shares.get(word.ticket)
                     if asked is not None:  # else it was given up in the same breath
-                        self._mappings.begin(asked)
+                        self._landing.asked(asked)
                 self._say_at(address, word)
             begun, core.begun = core.begun, []
             for share in begun:
-                self._slots.begin(share, share.plan)
+                self._landing.begin(share)
             reads, core.reads = core.reads, []
             for share, layers in reads:
                 self._reads.begin(share, layers, self._peer_at(share.address))
             arrived, core.arrived = core.arrived, []
             for share, layers, slots in arrived:
-                self._slots.arrived(share, layers, slots)
+                self._landing.arrived(share, layers, slots)
             doubtful, core.doubtful = core.doubtful, []
             for share in doubtful:
-                self._doubt(share)
+                self._landing.doubt(share)
             stirred, core.stirred = core.stirred, []
             for share in dict.fromkeys(stirred):
-                self._stir(share)
+                if share.free:
+                    self._landing.end(share)
+                self._transfers.stir(share)
+                self._calm.look()
         self._say_declines()
 
     def _say_at(self, address: str, word: AnyWord) -> None:
-        for line, who in self._lines.items():
-            if line.address == address:
-                self.say(who, word)
+        for _, who in self._lines_to(address):
+            self.say(who, word)
 
     def _say_to(self, share: TakenShare, word: AnyWord) -> None:
         self._say_at(share.address, word)
@@ -438,89 +410,14 @@ class KVConsumer(KVEnd):
         self.flush()
         self._calm.look()
 
-    def _doubt(self, share: TakenShare) -> None:
-        """Its producer can tell of no end any more: take the memory away, where that can be done."""
-        if share.staged:
-            if self._slots.doubt(share):
-                self._diverted(share)
-        elif self._mappings is not None:
-            self._mappings.doubt(share)
-
-    def _diverted(self, share: TakenShare) -> None:
-        self.loop.call_later(GRACE, self._taken_away, share)
-
-    def _taken_away(self, share: TakenShare) -> None:
-        self.core.free(share)
-        self.flush()
-
-    def _stir(self, share: TakenShare) -> None:
-        progress = self._progress.get(share)
-        if progress is None:
-            return
-        if share.free:
-            self._slots.end(share)
-            if self._mappings is not None:
-                self._mappings.end(share)
-            del self._progress[share]
-        if share.step is Step.FAILED and progress.error is None:
-            assert share.error is not None
-            self._cancel(progress, share.error)
-        over = progress.done or progress.error is not None
-        if over and progress.free:
-            for block in progress.block_ids:
-                if self._busy.get(block) is progress:
-                    del self._busy[block]
-        if over:
-            self._still.forget(progress)
-        else:
-            self._still.moved(progress)
-        progress.stir()
-        self._calm.look()
-
     def _give_up(self, progress: KVProgress, error: OmniAsyncError) -> None:
         self.here()
-        self._cancel(progress, error)
-
-    def _cancel(self, progress: KVProgress, error: OmniAsyncError) -> None:
-        if progress.done or progress.error is not None:
-            return
-        progress.error = error
-        for share in progress.shares:
-            self.core.cancel(share, error)
-        progress.stir()
-        self.flush()
-
-    # --- time limits ------------------------------------------------------------------------------
-
-    def _due(self, progress: KVProgress, moved: float) -> float:
-        return moved + (self.transfer_timeout if progress.begun else self.defer_timeout)
-
-    def _late(self, progress: KVProgress) -> None:
-        limit = self.transfer_timeout if progress.begun else self.defer_timeout
-        where = ", ".join(self._describe(share.address) for share in progress.shares)
-        here = [share for share in progress.shares if share.step is not Step.PARKED]
-        if progress.begun:
-            text = f"nothing has moved for {limit:g} s, {progress.landed} layers are in place"
-            phase = "moving"
-        elif not here:
-            text, phase = f"no producer was there within {limit:g} s", "looking for the producer"
-        else:
-            text = f"the producer has not begun within {limit:g} s"
-            phase = "waiting for the producer"
-        error = TransferTimeout(
-            f"request {progress.request_id!r} from {where}: {text}",
-            key=progress.request_id,
-            peer=where,
-            phase=phase,
-            timeout=limit,
-        )
-        self._cancel(progress, error)
+        self._transfers.cancel(progress, error)
 
     # --- closing ----------------------------------------------------------------------------------
 
     def shut(self, reason: str) -> None:
-        for progress in set(self._progress.values()):
-            self._cancel(progress, ClosedError(f"request {progress.request_id!r}: {reason}"))
+        self._transfers.cancel_all(reason)
 
     @property
     def under_way(self) -> bool:
@@ -529,32 +426,15 @@ class KVConsumer(KVEnd):
     async def settle(self) -> None:
         try:
             await self._calm.wait(SETTLE_SECONDS)
-            taken = self._take_all_away()
-            if taken:
-                await asyncio.sleep(GRACE)
-            for share in taken:
-                self.core.free(share)
+            await self._landing.close(self._transfers)
             self.flush()
         finally:
             self._end_all()
 
-    def _take_all_away(self) -> list[TakenShare]:
-        """From whoever may still write; returns the shares for which that could be done."""
-        mapped: set[TakenShare] = set()
-        if self._mappings is not None:
-            mapped = self._mappings.close()
-            self._mappings = None
-        return [
-            share
-            for share in self._progress
-            if (self._slots.doubt(share) if share.staged else share in mapped)
-        ]
-
     def _end_all(self) -> None:
         """Leave the lines; tell who waits for blocks of which nothing is known any more."""
-        self._take_all_away()
-        left = set(self._progress.values())
-        if left:
+        self._landing.take_away(self._transfers)
+        if self._transfers:
             warnings.warn(
                 f"the KVConsumer of {self.transport.endpoint} was closed while "
                 f"{len(self.quarantined)} blocks may still be written to, by producers that do not answer; "
@@ -562,8 +442,7 @@ class KVConsumer(KVEnd):
                 ResourceWarning,
                 stacklevel=2,
             )
-        for progress in left:
-            progress.leave_behind()
+        self._transfers.leave_behind()
         self._sources.close()
 
     def unregister(self) -> None:

@@ -78,8 +78,12 @@ async def until(true: Callable[[], bool]) -> None:
 def nothing_left(producer: KVProducer, consumer: KVConsumer) -> None:
     core = producer.core
     tables: list[Any] = [core.sessions, core._shares, core._waiting, producer._sessions]
-    tables += [producer._sessions.still, consumer.core.shares, consumer._progress, consumer._busy]
-    tables += [consumer._still, consumer._slots._shares]
+    tables += [producer._sessions.still, consumer.core.shares, consumer._transfers]
+    tables += [
+        consumer._transfers.busy,
+        consumer._transfers.still,
+        consumer._landing._slots._shares,
+    ]
     assert [table for table in tables if table] == []
 
 
@@ -136,10 +140,10 @@ async def test_a_share_is_written_where_the_caches_lay_when_it_was_asked_for(
         first = await consumer.receive("first", TARGET)
         other = await consumer.receive("other", [0])
         await until(lambda: producer.waiting == 2)
-        assert consumer._mappings is not None
-        told = consumer._mappings.present
-        consumer._mappings.doubt(other.shares[0])  # as if its producer were lost
-        assert consumer._mappings.present is not told
+        assert consumer._landing._mappings is not None
+        told = consumer._landing._mappings.present
+        consumer._landing._mappings.doubt(other.shares[0])  # as if its producer were lost
+        assert consumer._landing._mappings.present is not told
         await asyncio.sleep(0.05)
         session = await producer.write_to("first", SOURCE)
         [share] = session.core.shares
@@ -149,7 +153,7 @@ async def test_a_share_is_written_where_the_caches_lay_when_it_was_asked_for(
         assert not target.wrong(1, TARGET, source.layout, SOURCE)
         other.cancel()
         await other.released(timeout=5)
-        assert not consumer._mappings._old
+        assert not consumer._landing._mappings._old
 
 
 # --- arguments ------------------------------------------------------------------------------------
@@ -517,7 +521,7 @@ async def test_cancelled_waits_change_nothing_and_a_cancelled_begin_gives_up(whe
         await asyncio.wait(waits)
         watched = len(producer._sessions.still._watches)
         assert len(producer.deadlines) == watched + 1  # "none" is forgotten later
-        assert len(consumer.deadlines) == len(consumer._still._watches)
+        assert len(consumer.deadlines) == len(consumer._transfers.still._watches)
         await session.seal()
         await progress.all(timeout=5)
         await session.delivered(timeout=5)
@@ -553,7 +557,7 @@ async def test_companions_are_given_up_together(where: Ends) -> None:
             await session.delivered(timeout=5)
         with pytest.raises(omni_async.UsageError):
             await consumer.receive_all({"cond": ("a2", TARGET), "bad": ("b2", [99])})
-        await until(lambda: not consumer._busy)
+        await until(lambda: not consumer._transfers.busy)
         nothing_left(producer, consumer)
 
 
