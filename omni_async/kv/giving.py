@@ -13,24 +13,21 @@ A share is one consumer's part in a session. It may be asked for before the sess
 
 from __future__ import annotations
 
-import enum
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import (
-    ClosedError,
     EngineFault,
     OmniAsyncError,
     PeerLost,
     ProtocolError,
     TransferCancelled,
-    TransferTimeout,
     UsageError,
 )
+from .given import GivenShare, Session, State
+from .reasons import own_error, reason_of
+from .remembered import Remembered
 from .words import (
-    ALL,
     AnyWord,
     Ask,
     Begun,
@@ -44,75 +41,6 @@ from .words import (
     Room,
     Took,
 )
-
-REMEMBERED = 4096
-"""Requests whose end is remembered, for consumers that ask late."""
-
-
-class State(enum.IntEnum):
-    """It only grows."""
-
-    OPEN = 0
-    SEALED = 1
-    DELIVERED = 2
-    FAILING = 3
-    FAILED = 4
-
-
-@dataclass(eq=False, slots=True)
-class GivenShare:
-    """One consumer's part."""
-
-    peer: str
-    """The line on which it is told."""
-    who: str
-    """The consumer, the same on another line."""
-    ask: Ask
-    where: Any = None
-    """Where its caches lay when it asked."""
-    session: Session | None = None
-    plan: Any = None
-    """What is to be moved, as whoever moves it knows it."""
-    staged: bool = False
-    todo: deque[int] = field(default_factory=deque)
-    """Layers that are ready, and not begun."""
-    rooms: deque[Room] = field(default_factory=deque)
-    told: set[int] = field(default_factory=set)
-    """(READ, MAP) Layers that may be read."""
-    under_way: dict[int, int] = field(default_factory=dict)
-    """Layer → slot, -1 without one."""
-    landed: set[int] = field(default_factory=set)
-    reason: Reason | None = None
-    """Why it has failed."""
-    text: str = ""
-    owes: bool = False
-    """Its consumer waits for word of the last write's end."""
-
-
-@dataclass(eq=False, slots=True)
-class Session:
-    """One request's cache, on its way to ``consumers`` instances."""
-
-    request_id: str
-    mode: Mode
-    consumers: int
-    blocks: list[int] | None = None
-    tokens: int = ALL
-    ready: dict[int, None] = field(default_factory=dict)
-    """Layers, in the order in which they became ready."""
-    shares: list[GivenShare] = field(default_factory=list)
-    expected: int = 0
-    """Shares that make it whole; 0 while nobody has asked."""
-    state: State = State.OPEN
-    error: OmniAsyncError | None = None
-
-    @property
-    def writing(self) -> bool:
-        return any(share.under_way for share in self.shares)
-
-    @property
-    def over(self) -> bool:
-        return self.state in (State.DELIVERED, State.FAILED)
 
 
 class Giving:
@@ -153,10 +81,7 @@ class Giving:
         self._shares: dict[tuple[str, int], GivenShare] = {}
         self._waiting: dict[str, list[GivenShare]] = {}
         """Asked for, while there is no session."""
-        self._ends: dict[str, tuple[Reason, str]] = {}
-        """Of requests that have failed, or were declined."""
-        self._unwanted: set[str] = set()
-        """Those of them for which a consumer said so before there was a session."""
+        self._ends = Remembered()
         self._closed: str | None = None
         self.words: list[tuple[str, AnyWord]] = []
         self.writes: list[tuple[GivenShare, int, Room | None]] = []
@@ -174,9 +99,9 @@ class Giving:
         if request_id in self.sessions:
             raise UsageError(f"request {request_id!r} is being sent already; abort that first")
         session = self.sessions[request_id] = Session(request_id, mode, consumers)
-        before = self._ends.pop(request_id, None)
-        if before is not None and request_id in self._unwanted:
-            self._fail(session, *before)
+        declined = self._ends.begun(request_id)
+        if declined is not None:
+            self._fail(session, *declined)
             return session
         for share in self._waiting.pop(request_id, []):
             if session.state < State.DELIVERED:
@@ -215,7 +140,7 @@ class Giving:
 
     def abort(self, request_id: str, text: str) -> None:
         """There will be no session: whoever has asked, or asks, is told so."""
-        self._remember(request_id, Reason.ABORTED, text)
+        self._ends.add(request_id, Reason.ABORTED, text)
         for share in self._waiting.pop(request_id, []):
             self._end(share, Reason.ABORTED, text)
 
@@ -231,8 +156,7 @@ class Giving:
 
     def forget(self, request_id: str) -> None:
         """Nobody asks for it any more."""
-        self._ends.pop(request_id, None)
-        self._unwanted.discard(request_id)
+        self._ends.forget(request_id)
 
     @property
     def waiting(self) -> int:
@@ -414,7 +338,7 @@ class Giving:
         session = share.session
         if session is None:
             self._unwait(share)
-            self._remember(share.ask.request_id, Reason.DROPPED, text, unwanted=True)
+            self._ends.add(share.ask.request_id, Reason.DROPPED, text, unwanted=True)
             self._end(share, Reason.DROPPED, text)
             return
         share.owes = True
@@ -434,7 +358,7 @@ class Giving:
     def _declined(self, word: Decline) -> None:
         session = self.sessions.get(word.request_id)
         if session is None:
-            self._remember(word.request_id, word.reason, word.text, unwanted=True)
+            self._ends.add(word.request_id, word.reason, word.text, unwanted=True)
         elif session.state < State.DELIVERED:
             self._fail(session, word.reason, word.text)
 
@@ -455,11 +379,11 @@ class Giving:
             self._release(share)
 
     def _fail(self, session: Session, reason: Reason, text: str) -> None:
-        self._remember(session.request_id, reason, text)
+        self._ends.add(session.request_id, reason, text)
         for share in session.shares:
             if share.reason is None and len(share.landed) < self._layers:
                 self._end(share, reason, text)
-        self._failing(session, _error(session, reason, text))
+        self._failing(session, own_error(session.request_id, reason, text))
         self._look(session)
 
     def _failing(self, session: Session, error: OmniAsyncError) -> None:
@@ -467,8 +391,8 @@ class Giving:
         if session.state >= State.DELIVERED:
             return
         session.state, session.error = State.FAILING, error
-        reason = _reason(error)
-        self._remember(session.request_id, reason, str(error))
+        reason = reason_of(error)
+        self._ends.add(session.request_id, reason, str(error))
         for share in session.shares:
             if share.reason is None and len(share.landed) < self._layers:
                 self._end(share, reason, str(error))
@@ -505,48 +429,9 @@ class Giving:
     def _release(self, share: GivenShare) -> None:
         self._shares.pop((share.who, share.ask.ticket), None)
 
-    def _remember(
-        self, request_id: str, reason: Reason, text: str, *, unwanted: bool = False
-    ) -> None:
-        self.forget(request_id)
-        self._ends[request_id] = reason, text
-        if unwanted:
-            self._unwanted.add(request_id)
-        if len(self._ends) > REMEMBERED:
-            self.forget(next(iter(self._ends)))
-
     def _say(self, share: GivenShare, word: AnyWord) -> None:
         self.words.append((share.peer, word))
 
     def _say_ended(self, share: GivenShare, *, under_way: bool) -> None:
         reason = share.reason or Reason.ABORTED
         self._say(share, Ended(share.ask.ticket, reason, share.text, under_way))
-
-
-def _reason(error: OmniAsyncError) -> Reason:
-    kinds: tuple[tuple[type[OmniAsyncError], Reason], ...] = (
-        (EngineFault, Reason.ENGINE),
-        (TransferTimeout, Reason.TIMEOUT),
-        (ProtocolError, Reason.REFUSED),
-        (ClosedError, Reason.CLOSED),
-    )
-    return next((reason for kind, reason in kinds if isinstance(error, kind)), Reason.ABORTED)
-
-
-def _error(session: Session, reason: Reason, text: str) -> OmniAsyncError:
-    """What it means to this side's own caller: no peer was lost where this end was closed."""
-    mine = Reason.ABORTED if reason is Reason.CLOSED else reason
-    return error_of(mine, f"request {session.request_id!r}: {text}", session.request_id)
-
-
-def error_of(reason: Reason, text: str, request_id: str, peer: str | None = None) -> OmniAsyncError:
-    """What a reason means to a caller on either side."""
-    if reason is Reason.ENGINE:
-        return EngineFault(text, key=request_id, peer=peer)
-    if reason is Reason.TIMEOUT:
-        return TransferTimeout(text, key=request_id, peer=peer)
-    if reason is Reason.REFUSED:
-        return ProtocolError(text, peer=peer)
-    if reason is Reason.CLOSED:
-        return PeerLost(text, key=request_id, peer=peer)
-    return TransferCancelled(text, key=request_id, peer=peer)

@@ -20,7 +20,8 @@ from .arguments import Carrier, checked_blocks, checked_request, checked_text
 from .calm import Calm
 from .computing import Computing
 from .end import DEFER_TIMEOUT, SETTLE_SECONDS, TRANSFER_TIMEOUT, KVEnd
-from .giving import GivenShare, Giving, Session
+from .given import GivenShare, Session
+from .giving import Giving
 from .layout import KVLayout
 from .memory import KVMemory
 from .plan import KVPlan, check_blocks, targets_of

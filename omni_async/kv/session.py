@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..errors import ClosedError, TransferTimeout, UsageError
 from ..transport import DEFAULT
 from .arguments import checked_layer
-from .giving import Session, State
+from .given import Session, State
 from .waiters import Waiters, deadline_of, failed
 
 if TYPE_CHECKING:

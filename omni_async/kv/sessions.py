@@ -11,7 +11,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .giving import Session, State
+from .given import Session, State
 from .session import KVSession
 from .stillness import Stillness
 from .words import Mode, Reason

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import EngineFault, OmniAsyncError, PeerLost, ProtocolError, UsageError
-from .giving import error_of
+from .reasons import error_of
 from .words import ALL, AnyWord, Ask, Begun, Decline, Drop, Ended, Landed, Mode, Ready, Reason, Took
 
 

@@ -7,6 +7,7 @@ Never: tells an end while a byte may be under way; frees a buffer before the eng
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -17,11 +18,18 @@ from ..model import Move
 from ..transport.guests import GuestLine, Guests
 from . import sending
 from .caches import Caches
-from .giving import GivenShare
+from .given import GivenShare
 from .plan import KVPlan
 from .words import Room, Spot
 
+A_TURN = 4
+"""Layers whose moves are made in one turn of the loop: the engine begins with them meanwhile, and others on the loop
+get their turn."""
+
 Ended = Callable[[GivenShare, int, str | None], None]
+
+
+_Layer = tuple[GivenShare, int, Room | None, GuestLine]
 
 
 class Target(NamedTuple):
@@ -44,6 +52,9 @@ class Writes:
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._rest: deque[_Layer] = deque()
+        self._begun = 0
+        """In this turn of the loop."""
         self.under_way = 0
 
     def begin(
@@ -53,6 +64,26 @@ class Writes:
         self.under_way += 1
         if line is None:
             self._loop.call_soon(self._over, share, layer, "the consumer has gone")
+            return
+        self._rest.append((share, layer, room, line))
+        if not self._begun:
+            self._loop.call_soon(self._next_turn)
+        self._begin_some()
+
+    def _next_turn(self) -> None:
+        self._begun = 0
+        if self._rest:
+            self._loop.call_soon(self._next_turn)
+            self._begin_some()
+
+    def _begin_some(self) -> None:
+        while self._rest and self._begun < A_TURN:
+            self._begun += 1
+            self._begin(*self._rest.popleft())
+
+    def _begin(self, share: GivenShare, layer: int, room: Room | None, line: GuestLine) -> None:
+        if share.reason is not None:
+            self._loop.call_soon(self._over, share, layer, "it was given up")
             return
         target: Target = share.plan
         plan = target.moves

@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 import omni_async
 from omni_async.errors import ConfigError, TransferTimeout, UsageError
 from omni_async.kv import KVConsumer, KVProducer
-from omni_async.kv.giving import State
+from omni_async.kv.given import State
 from omni_async.kv.taking import Step
 from tests.ends import Ends, ends, led
 from tests.kv.nodes import Node, give_here, layout

@@ -10,7 +10,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from omni_async.errors import ProtocolError
-from omni_async.kv.giving import GivenShare, Giving, Session, State
+from omni_async.kv.given import GivenShare, Session, State
+from omni_async.kv.giving import Giving
 from omni_async.kv.taking import Step, TakenShare, Taking
 from omni_async.kv.words import AnyWord, Begun, Room
 

@@ -7,7 +7,7 @@ Never: chooses when; a step of :class:`~tests.kv.world.CacheWorld` does.
 
 from __future__ import annotations
 
-from omni_async.kv.giving import GivenShare, State
+from omni_async.kv.given import GivenShare, State
 from omni_async.kv.taking import Step, TakenShare
 from omni_async.kv.words import Room
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from omni_async.errors import ProtocolError, TransferCancelled
-from omni_async.kv.giving import GivenShare, Giving, State
+from omni_async.kv.given import GivenShare, State
+from omni_async.kv.giving import Giving
 from omni_async.kv.taking import Step, TakenShare, Taking
 from omni_async.kv.words import (
     Ask,

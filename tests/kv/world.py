@@ -17,7 +17,7 @@ Promises:
 from __future__ import annotations
 
 from omni_async.errors import TransferCancelled, TransferTimeout
-from omni_async.kv.giving import State
+from omni_async.kv.given import State
 from omni_async.kv.taking import Step
 from omni_async.kv.words import Decline, Mode, Reason, Room
 
@@ -388,7 +388,7 @@ class CacheWorld(Nature):
             assert not core.sessions, f"sessions are left: {core.sessions}"
             assert not core._shares, f"shares are left: {core._shares}"
             assert not core._waiting, f"consumers wait: {core._waiting}"
-            assert core._ends.keys() <= set(REQUESTS), "ends are left"
+            assert set(core._ends) <= set(REQUESTS), "ends are left"
             assert all(sent.over for sent in giver.sent)
             assert sorted(giver.free) == list(range(BLOCKS)), "blocks were lost"
         for taker in self.takers.values():
