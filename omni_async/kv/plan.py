@@ -273,7 +273,8 @@ def _runs(
     order = np.argsort(at_target)
     at_source, at_target, lengths = at_source[order], at_target[order], lengths[order]
     columns = []
-    for length in sorted(set(lengths.tolist())):  # a few at most; numpy.unique takes three times as long
+    # A few lengths at most; numpy.unique takes three times as long.
+    for length in sorted(set(lengths.tolist())):
         chosen = lengths == length
         run, axes = _folded(source, target, length, len(common))
         # The outermost axis of the target first: what comes out is then in order, or nearly.
