@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,34 +12,18 @@ import pytest
 import omni_async
 from omni_async.kv.consumer import KVConsumer
 from omni_async.kv.producer import KVProducer
-from omni_async.registry import register_backend
-from omni_async.testing.doubles import loopback
 from omni_async.testing.doubles.loopback import FAULTS
 from omni_async.testing.doubles.ordered import Fault
 from tests.ends import Ends, ends
 from tests.kv.nodes import Node, give_here, layout
-from tests.kv.test_transfer import SOURCE, TARGET, joined, pair
+from tests.kv.pairs import SOURCE, TARGET, joined, pair
 
 DOUBLES = ["loopback-write", "loopback-read", "shm"]
 
 
-@pytest.fixture(autouse=True)
-def doubles() -> Any:
-    for double in (loopback.LoopbackWrite, loopback.LoopbackRead):
-        register_backend(double())
-    yield
-    FAULTS.clear()
-
-
 @pytest.fixture(params=DOUBLES)
-def where(request: pytest.FixtureRequest, namespace: str) -> Any:
+def where(request: pytest.FixtureRequest, namespace: str, doubles: None) -> Iterator[Ends]:
     with ends(request.param, namespace) as found:
-        yield found
-
-
-@pytest.fixture
-def written(namespace: str) -> Any:
-    with ends("loopback-write", namespace) as found:
         yield found
 
 

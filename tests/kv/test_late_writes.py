@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -13,19 +12,16 @@ from omni_async.testing.doubles import loopback
 from omni_async.testing.doubles.loopback import FAULTS
 from omni_async.testing.doubles.ordered import Fault
 from tests.ends import ends
-from tests.kv.test_transfer import SOURCE, TARGET, joined, pair
+from tests.kv.pairs import SOURCE, TARGET, joined, pair
 
 LARGE = {"block_size": 64, "head_size": 512}
 """Pieces that nobody gathers, so that they are written into the blocks themselves."""
 
 
 @pytest.fixture(autouse=True)
-def doubles(monkeypatch: pytest.MonkeyPatch) -> Any:
-    for double in (loopback.LoopbackWrite, loopback.LoopbackWriteByRegion):
-        register_backend(double())
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch, doubles: None) -> None:
+    register_backend(loopback.LoopbackWriteByRegion())
     monkeypatch.setattr("omni_async.kv.producer.SETTLE_SECONDS", 0.05)
-    yield
-    FAULTS.clear()
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["KVMemory", "tensors"])

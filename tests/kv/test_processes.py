@@ -18,7 +18,7 @@ from omni_async.testing.orders import PeerGone
 from omni_async.testing.processes import PeerProcess
 from tests.ends import Ends, ends, led
 from tests.kv.nodes import Node, layout
-from tests.kv.test_transfer import SOURCE, TARGET
+from tests.kv.pairs import SOURCE, TARGET
 
 NODES = "tests.kv.nodes"
 DOUBLE = "omni_async.testing.doubles.loopback"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,50 +11,17 @@ import pytest
 import omni_async
 from omni_async.kv.consumer import KVConsumer
 from omni_async.kv.producer import KVProducer
-from omni_async.registry import register_backend
-from omni_async.testing.doubles import loopback
 from tests.ends import Ends, ends
 from tests.kv.nodes import Node, give_here, layout
+from tests.kv.pairs import DOUBLES, SOURCE, TARGET, joined, pair
 
-DOUBLES = ["loopback-write", "loopback-read", "loopback-map"]
 BACKENDS = [*DOUBLES, "shm", "mooncake", "nixl"]
-SOURCE, TARGET = [3, 7, 8, 1], [20, 2, 3, 9]
-
-
-@pytest.fixture(autouse=True)
-def doubles() -> None:
-    for double in (loopback.LoopbackWrite, loopback.LoopbackRead, loopback.LoopbackMap):
-        register_backend(double())
 
 
 @pytest.fixture(params=BACKENDS)
-def where(request: pytest.FixtureRequest, namespace: str) -> Any:
+def where(request: pytest.FixtureRequest, namespace: str, doubles: None) -> Iterator[Ends]:
     with ends(request.param, namespace) as found:
         yield found
-
-
-@contextlib.asynccontextmanager
-async def joined(
-    where: Ends, source: Node, target: Node, **options: Any
-) -> AsyncIterator[tuple[KVProducer, KVConsumer]]:
-    """A producer and a consumer in this loop."""
-    async with (
-        where.open("sender", "0") as tx,
-        where.open("receiver", "1") as rx,
-        KVProducer(tx, source.layout, source.caches) as producer,
-        KVConsumer(rx, target.layout, target.caches, from_stage="0", **options) as consumer,
-    ):
-        source.end, target.end = producer, consumer
-        yield producer, consumer
-
-
-def pair(
-    source: dict[str, Any], target: dict[str, Any], *, shared: bool = True
-) -> tuple[Node, Node]:
-    here, there = Node(layout(**source), shared=shared), Node(layout(**target), shared=shared)
-    here.fill(1)
-    there.spoil()
-    return here, there
 
 
 @pytest.mark.parametrize("mode", ["write", "read"])
