@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,48 +21,25 @@ from omni_async.errors import (
     TransferTimeout,
     UsageError,
 )
-from omni_async.kv import KVConsumer, KVLayout, KVMemory, KVProducer, gather
-from omni_async.registry import register_backend
-from omni_async.testing.doubles import loopback
+from omni_async.kv import KVConsumer, KVLayout, KVProducer
 from omni_async.testing.doubles.loopback import FAULTS
 from omni_async.testing.doubles.ordered import Fault
+from tests.cases.caches import LATE, both
 from tests.ends import Ends, ends
 from tests.kv.nodes import Node, give_here, layout
-
-SOURCE, TARGET = [3, 7, 8, 1], [20, 2, 3, 9]
-LATE = 480.0
-"""Seconds that a producer of the reports kept its data for a consumer that had given up."""
+from tests.kv.pairs import SOURCE, TARGET, joined, loopbacks, pair
 
 
 @pytest.fixture(autouse=True)
-def doubles() -> Any:
-    for double in (loopback.LoopbackWrite, loopback.LoopbackRead):
-        register_backend(double())
-    yield
-    FAULTS.clear()
+def doubles() -> Iterator[None]:
+    with loopbacks():
+        yield
 
 
 @pytest.fixture(params=["loopback-write", "loopback-read", "shm"])
 def where(request: pytest.FixtureRequest, namespace: str) -> Any:
     with ends(request.param, namespace) as found:
         yield found
-
-
-@contextlib.asynccontextmanager
-async def both(
-    where: Ends, *, of: dict[str, Any] | None = None, **limits: Any
-) -> AsyncIterator[tuple[Node, Node]]:
-    """A producer whose caches are filled, and a consumer, in this loop."""
-    source, target = Node(layout(**(of or {}))), Node(layout(**(of or {})))
-    source.fill(1)
-    target.spoil()
-    async with (
-        where.open("sender", "0") as tx,
-        where.open("receiver", "1") as rx,
-        KVProducer(tx, source.layout, source.caches, **limits) as source.end,
-        KVConsumer(rx, target.layout, target.caches, from_stage="0", **limits) as target.end,
-    ):
-        yield source, target
 
 
 class Clock:
@@ -123,24 +98,18 @@ async def test_a_producer_whose_server_fails_is_heard(where: Ends) -> None:
         await consumer.receive("other", TARGET)
 
 
-@pytest.mark.parametrize("backend", ["shm", "loopback-write"])
-async def test_a_producer_that_never_starts_costs_the_limit_and_no_memory(
-    backend: str, namespace: str
-) -> None:
+async def test_a_producer_that_never_starts_costs_the_limit_and_no_memory(where: Ends) -> None:
     target = Node(layout())
-    with ends(backend, namespace) as where:
-        async with (
-            where.open("receiver", "1") as rx,
-            KVConsumer(
-                rx, target.layout, target.caches, from_stage="0", defer_timeout=0.2
-            ) as consumer,
-        ):
-            progress = await consumer.receive("r", TARGET)
-            with Clock() as took, pytest.raises(TransferTimeout, match="no producer was there"):
-                await progress.all(timeout=5)
-            assert 0.2 <= took.seconds < 1
-            await progress.released(timeout=1)
-            await consumer.receive("other", TARGET)
+    async with (
+        where.open("receiver", "1") as rx,
+        KVConsumer(rx, target.layout, target.caches, from_stage="0", defer_timeout=0.2) as consumer,
+    ):
+        progress = await consumer.receive("r", TARGET)
+        with Clock() as took, pytest.raises(TransferTimeout, match="no producer was there"):
+            await progress.all(timeout=5)
+        assert 0.2 <= took.seconds < 1
+        await progress.released(timeout=1)
+        await consumer.receive("other", TARGET)
 
 
 # --- D6: the consumer gives up early, and the producer keeps its blocks for 480 s -----------------
@@ -220,130 +189,33 @@ async def test_another_version_of_the_words_is_refused_with_both(
         ({"dtype": "int8"}, "dtype is uint8 at the source and int8 at the target"),
         ({"head_size": 8}, "head_size is 16 at the source and 8 at the target"),
         ({"layers": 4}, "layers is 3 at the source and 4 at the target"),
+        ({"kv_heads": 8}, "kv_heads is 4 at the source and 8 at the target"),
     ],
 )
 async def test_another_layout_is_refused_on_both_sides_with_both_values(
     where: Ends, change: dict[str, Any], text: str
 ) -> None:
-    source, other = Node(layout()), layout(**change)
-    async with (
-        where.open("sender", "0") as tx,
-        where.open("receiver", "1") as rx,
-        KVProducer(tx, source.layout, source.caches) as producer,
-        KVConsumer(rx, other, KVMemory(other), from_stage="0") as consumer,
-    ):
+    source, other = Node(layout()), Node(layout(**change))
+    async with joined(where, source, other) as (producer, consumer):
         progress = await consumer.receive("r", [1])
         session = await producer.write_to("r", [1], timeout=0)
         for waiting in (progress.all(timeout=5), session.delivered(timeout=5)):
             with pytest.raises(ProtocolError, match=text):
                 await waiting
+        again = await consumer.receive("again", [1])
+        with pytest.raises(ProtocolError, match=text):
+            await again.all(timeout=5)
+        await again.released(timeout=5)
 
 
 async def test_another_block_size_is_no_reason_to_mix_anything(where: Ends) -> None:
-    source = Node(layout())
-    target = Node(layout(block_size=16, num_blocks=6))
-    source.fill(1)
-    target.spoil()
-    async with (
-        where.open("sender", "0") as tx,
-        where.open("receiver", "1") as rx,
-        KVProducer(tx, source.layout, source.caches) as source.end,
-        KVConsumer(rx, target.layout, target.caches, from_stage="0") as consumer,
-    ):
+    source, target = pair({}, {"block_size": 16, "num_blocks": 6})
+    async with joined(where, source, target) as (_, consumer):
         progress = await consumer.receive("r", [4])
         await give_here(source, "r", SOURCE, "write")
         await progress.all(timeout=5)
         assert not target.wrong(1, [4], source.layout, SOURCE)
         assert not target.touched([4])
-
-
-# --- D10: a time limit frees the source while the peer still copies -------------------------------
-
-
-def deafen(target: Any) -> None:
-    """From now on it hears nothing, as if it were stopped."""
-    target.unheard = []
-    target.end.heard = lambda line, body: target.unheard.append((line, body))
-
-
-async def heard_late(target: Any) -> None:
-    """Its reads end, and then it hears all."""
-    while target.end.under_way:  # noqa: ASYNC110 - the end of the reads themselves
-        await asyncio.sleep(0.001)
-    del target.end.heard
-    for line, body in target.unheard:
-        target.end.heard(line, body)
-
-
-async def test_a_source_that_times_out_is_not_free_while_it_is_written_from(
-    namespace: str,
-) -> None:
-    with ends("loopback-write", namespace) as where:
-        async with both(where, transfer_timeout=0.2) as (source, target):
-            progress = await target.end.receive("r", TARGET)
-            session = await source.end.write_to("r", SOURCE)
-            FAULTS.order(Fault(kind="stuck", landed=0.5))
-            for layer in range(3):
-                session.layer_ready(layer)
-            await session.seal()
-            await FAULTS.until_stuck()
-            waiting = asyncio.ensure_future(session.delivered())
-            with pytest.raises((TransferTimeout, TransferCancelled)):
-                await progress.all(timeout=5)
-            await asyncio.sleep(0.3)  # far beyond the limit
-            assert not waiting.done()
-            FAULTS.release()
-            with pytest.raises((TransferTimeout, TransferCancelled)):
-                await waiting
-            source.fill(9, SOURCE)
-            await progress.released(timeout=2)
-
-
-async def test_what_is_read_from_a_source_that_timed_out_is_not_believed(namespace: str) -> None:
-    with ends("loopback-read", namespace) as where:
-        async with both(where, transfer_timeout=LATE) as (source, target):
-            source.end.transfer_timeout = 0.2  # the reader is the patient one
-            session = await source.end.offer("r", SOURCE)
-            FAULTS.order(Fault(kind="stuck", landed=0.5))
-            progress = await target.end.receive("r", TARGET, mode="read")
-            await FAULTS.until_stuck()
-            deafen(target)
-            with pytest.raises(TransferTimeout, match=r"nothing has moved for 0\.2 s"):
-                await session.delivered(timeout=5)
-            source.fill(9, SOURCE)  # at once
-            FAULTS.release()
-            await heard_late(target)
-            with pytest.raises(TransferTimeout, match=r"nothing has moved for 0\.2 s"):
-                await progress.all(timeout=5)
-            await progress.released(timeout=2)
-
-
-async def test_what_is_mapped_from_a_source_that_timed_out_is_not_believed(
-    namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inside, go_on = threading.Event(), threading.Event()
-
-    def slowly(*arguments: Any) -> None:
-        inside.set()
-        assert go_on.wait(10)
-        gather.carry(*arguments)
-
-    monkeypatch.setattr("omni_async.kv.mapped.carry", slowly)
-    with ends("shm", namespace) as where:
-        async with both(where, transfer_timeout=LATE) as (source, target):
-            source.end.transfer_timeout = 0.2
-            session = await source.end.offer("r", SOURCE)
-            progress = await target.end.receive("r", TARGET, mode="read")
-            assert await asyncio.to_thread(inside.wait, 5)
-            deafen(target)
-            with pytest.raises(TransferTimeout, match=r"nothing has moved for 0\.2 s"):
-                await session.delivered(timeout=5)
-            source.fill(9, SOURCE)
-            go_on.set()
-            await heard_late(target)
-            with pytest.raises(TransferTimeout, match=r"nothing has moved for 0\.2 s"):
-                await progress.all(timeout=5)
-            await progress.released(timeout=2)
 
 
 # --- D13: the "ack" meant that the producer had its own copy, not that anybody had it --------------
@@ -377,30 +249,24 @@ async def test_a_consumer_that_went_without_asking_has_got_nothing(where: Ends) 
 async def test_ranks_that_do_not_fit_are_told_to_both_sides(where: Ends) -> None:
     """Each believes in ranks that the other does not have."""
     source, target = Node(layout(tp_size=2, tp_rank=1)), Node(layout())
-    async with (
-        where.open("sender", "0") as tx,
-        where.open("receiver", "1") as rx,
-        KVProducer(tx, source.layout, source.caches, defer_timeout=LATE) as producer,
-        KVConsumer(
-            rx, target.layout, target.caches, from_stage="0", defer_timeout=LATE
-        ) as consumer,
-    ):
+    limits = {"defer_timeout": LATE}
+    async with joined(where, source, target, limits=limits) as (producer, consumer):
         session = await producer.write_to("r", SOURCE, timeout=0)
         progress = await consumer.receive("r", TARGET)
         for waiting in (progress.all(timeout=5), session.delivered(timeout=5)):
-            with pytest.raises(ProtocolError, match=r"rank 0 of 1 .* rank 1 of 2"):
+            with pytest.raises(ProtocolError, match=r"rank 0 of 1 .* rank 1 of 2.*source_tp"):
                 await waiting
 
 
-@pytest.mark.parametrize("pair", [(2, 3), (3, 2), (4, 6)])
+@pytest.mark.parametrize("sizes", [(2, 3), (3, 2), (4, 6)])
 def test_ranks_between_which_heads_cannot_be_shared_are_refused_at_start(
-    pair: tuple[int, int],
+    sizes: tuple[int, int],
 ) -> None:
     def ranks(tp_size: int) -> KVLayout:
         return layout(kv_heads=4, tp_size=tp_size)
 
     with pytest.raises(UsageError, match=r"kv_heads 4 .* tp_size [36]"):
-        [ranks(tp_size) for tp_size in pair]
+        [ranks(tp_size) for tp_size in sizes]
 
 
 # --- D16 of transfers: every wait ends at its limit -----------------------------------------------
