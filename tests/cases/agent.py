@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import socket
-import sys
 import time
 from typing import Any
 
 import numpy as np
 
 import omni_async
-from omni_async.cli.bench.line import Line, LineClosed
+from tests.cases.orders import Orders, follow
 
 
 def pattern(fill: int, nbytes: int) -> Any:
@@ -25,28 +23,15 @@ def pattern(fill: int, nbytes: int) -> Any:
     return np.full(nbytes, fill, dtype=np.uint8)
 
 
-class Agent:
-    """Carries out orders; each is a method."""
+class Agent(Orders):
+    """One transport, and what it delivered."""
 
-    def __init__(self, line: Line, job: dict[str, Any]) -> None:
-        self.line = line
-        self.job = job
+    def __init__(self, job: dict[str, Any]) -> None:
+        super().__init__(job)
         self.transport: Any = None
         self.opening: Any = None
         self.kept: dict[str, Any] = {}
         self.waiting: dict[str, asyncio.Task[Any]] = {}
-
-    async def run(self) -> None:
-        while True:
-            try:
-                order = await self.line.receive_async()
-            except LineClosed:
-                return
-            try:
-                answer = await getattr(self, "do_" + order.pop("do"))(**order)
-            except omni_async.OmniAsyncError as error:
-                answer = {"error": type(error).__name__, "text": str(error)}
-            await self.line.send_async(answer)
 
     async def do_open(self) -> Any:
         self.opening = omni_async.open_transport(
@@ -145,16 +130,5 @@ def bytes_of(array: Any) -> list[Any]:
     return [sorted({int(item) for item in np.unique(array.view(np.uint8))}), int(array.nbytes)]
 
 
-def main() -> None:
-    line = Line(socket.socket(fileno=int(sys.argv[1])))
-    job = line.receive()
-    if job.get("loop") == "uvloop":
-        import uvloop
-
-        uvloop.run(Agent(line, job).run())
-    else:
-        asyncio.run(Agent(line, job).run())
-
-
 if __name__ == "__main__":
-    main()
+    follow(Agent)

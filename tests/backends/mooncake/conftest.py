@@ -7,17 +7,16 @@ Never: leaves a process behind.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import pytest
 
 from omni_async.backends.mooncake import _native
 from omni_async.backends.mooncake.engine import MooncakeEngine
-from tests.cases.processes import Process, Processes
+from tests.backends.engine_pair import Pair
+from tests.cases.processes import Processes
 from tests.mooncake import engine_or_skip
 
 AGENT = "tests.backends.mooncake.agent"
-MIB = 1 << 20
 
 
 @pytest.fixture(scope="session")
@@ -34,29 +33,6 @@ async def engine(native: _native.NativeEngine) -> AsyncIterator[MooncakeEngine]:
     made.close()
 
 
-class Pair:
-    """Two agents: one may write into the other's memory."""
-
-    def __init__(self, processes: Processes, **job: Any) -> None:
-        job = {"nbytes": 256 * MIB, **job}
-        self.sender: Process = processes.start(AGENT, role="sender", **job)
-        self.receiver: Process = processes.start(AGENT, role="receiver", **job)
-
-    async def meet(self) -> None:
-        told = await self.receiver.do("tell")
-        await self.sender.do("meet", told=told)
-
-    async def write(self, *moves: tuple[int, int, int]) -> float:
-        taken: float = await self.sender.do("write", moves=moves)
-        return taken
-
-    async def arrives(self, fill: int, offset: int = 0, nbytes: int = MIB) -> None:
-        """Write a pattern, and see it there."""
-        await self.sender.do("fill", offset=0, nbytes=nbytes, fill=fill)
-        await self.write((0, offset, nbytes))
-        assert await self.receiver.do("count", offset=offset, nbytes=nbytes, fill=fill) == nbytes
-
-
 @pytest.fixture
 def processes(namespace: str, native: _native.NativeEngine) -> Iterator[Processes]:
     with Processes(namespace) as started:
@@ -67,7 +43,7 @@ def processes(namespace: str, native: _native.NativeEngine) -> Iterator[Processe
 async def pair(processes: Processes, request: pytest.FixtureRequest) -> Pair:
     if request.param == "uvloop":
         pytest.importorskip("uvloop")
-    pair = Pair(processes, loop=request.param)
+    pair = Pair(processes, AGENT, loop=request.param)
     await pair.meet()
     return pair
 
@@ -75,6 +51,6 @@ async def pair(processes: Processes, request: pytest.FixtureRequest) -> Pair:
 @pytest.fixture
 async def one_pair(processes: Processes) -> Pair:
     """The same on asyncio alone, where the loop makes no difference."""
-    pair = Pair(processes)
+    pair = Pair(processes, AGENT)
     await pair.meet()
     return pair

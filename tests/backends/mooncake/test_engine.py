@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import signal
 import threading
 import time
@@ -17,59 +16,46 @@ from omni_async.backends.mooncake._native import NativeEngine
 from omni_async.backends.mooncake.contact import EngineWord, read_word
 from omni_async.backends.mooncake.engine import MooncakeEngine, revoke_of
 from omni_async.errors import EngineFault, ProtocolError
-from omni_async.model import Move, Region
-from omni_async.pool.memory import AnonymousMemory, MappedBlock
+from omni_async.model import Region
+from tests.backends import engine_pair
+from tests.backends.engine_agent import read_told
+from tests.backends.engine_pair import BAD_MOVES, BAD_REGIONS, MIB
+from tests.backends.engine_writes import Writes
 from tests.backends.mooncake.conftest import AGENT
 from tests.cases.processes import Processes
 
-MIB = 1 << 20
-SIZE = 64 * MIB
 
-
-class Both:
-    """A sender's engine and a receiver's, with memory."""
+class Both(engine_pair.Both[MooncakeEngine]):
+    """Over TCP, by one engine of the vendor's."""
 
     def __init__(self, native: NativeEngine) -> None:
-        self.sender = MooncakeEngine(native, "sender", "cpu", pins=False)
-        self.receiver = MooncakeEngine(native, "receiver", "cpu", pins=False)
-        self.source: MappedBlock = AnonymousMemory().allocate(SIZE)
-        self.target: MappedBlock = AnonymousMemory().allocate(SIZE)
-        self.here = self.sender.register(self.source.address, SIZE)
-        self.there = self.receiver.register(self.target.address, SIZE)
-        self.sender.meet("r", self.receiver.describe())
-        self.regions = {1: self.sender.attach("r", self.there._replace(id=1))}
-
-    def move(self, source: int, target: int, nbytes: int) -> Move:
-        return Move(self.source.address + source, 1, target, nbytes)
-
-    async def write(self, *moves: Move) -> None:
-        await self.sender.write("r", moves, self.regions)
+        sender, receiver = (
+            MooncakeEngine(native, role, "cpu", pins=False) for role in ("sender", "receiver")
+        )
+        super().__init__(sender, receiver)
 
 
 @pytest.fixture
 async def both(native: NativeEngine) -> AsyncIterator[Both]:
     made = Both(native)
     yield made
-    made.sender.close()
-    made.receiver.close()
+    made.close()
+
+
+@pytest.fixture
+def written(both: Both) -> Both:
+    """For the tests of any engine."""
+    return both
+
+
+class TestWrites(Writes):
+    pass
 
 
 # --- what is refused ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("move", "status"),
-    [
-        ((0, 0, SIZE + 1), "out of bounds"),
-        ((0, SIZE - 9, 10), "out of bounds"),
-        ((0, -1, 10), "out of bounds"),
-        ((0, 1 << 63, 10), "out of bounds"),
-        ((0, 0, -1), "out of bounds"),
-        ((-1, 0, 10), "not registered"),
-        ((SIZE - 9, 0, 10), "not registered"),
-        ((1 << 40, 0, 10), "not registered"),
-    ],
-)
+@pytest.mark.parametrize(("move", "status"), BAD_MOVES)
 async def test_addresses_the_vendor_never_sees(
     both: Both, monkeypatch: pytest.MonkeyPatch, move: tuple[int, int, int], status: str
 ) -> None:
@@ -86,20 +72,7 @@ async def test_addresses_the_vendor_never_sees(
     await both.write(both.move(0, 0, 1))  # nothing is the worse for it
 
 
-async def test_regions_and_peers_that_are_not_known(both: Both) -> None:
-    with pytest.raises(EngineFault, match="no region 2"):
-        await both.write(both.move(0, 0, 1)._replace(region=2))
-    with pytest.raises(EngineFault, match="not known"):
-        await both.sender.write("somebody", [both.move(0, 0, 1)], both.regions)
-    both.sender.part("r")
-    both.sender.part("r")
-    with pytest.raises(EngineFault, match="not known"):
-        await both.write(both.move(0, 0, 1))
-
-
-@pytest.mark.parametrize(
-    ("address", "nbytes"), [(0, 10), (-5, 10), (4096, 0), (4096, -1), ((1 << 64) - 9, 10)]
-)
+@pytest.mark.parametrize(("address", "nbytes"), BAD_REGIONS)
 async def test_regions_that_cannot_be(both: Both, address: int, nbytes: int) -> None:
     with pytest.raises(ProtocolError, match="cannot be"):
         both.sender.attach("r", Region(1, address, nbytes, b"", -1))
@@ -123,21 +96,6 @@ async def test_no_bytes_are_no_write(both: Both, monkeypatch: pytest.MonkeyPatch
 
 
 # --- many at once ---------------------------------------------------------------------------------
-
-
-async def test_256_at_once(both: Both) -> None:
-    """Every one arrives, in its place, and nothing is left to be asked about."""
-    step = SIZE // 256
-    for number in range(256):
-        both.source.view(number * step, step)[:] = bytes([number]) * step
-
-    async def one(number: int) -> None:
-        await both.write(both.move(number * step, (255 - number) * step, step))
-
-    await asyncio.gather(*map(one, range(256)))
-    for number in range(256):
-        assert bytes(both.target.view((255 - number) * step, step)) == bytes([number]) * step
-    assert len(both.sender._watch) == 0
 
 
 async def test_more_than_the_engine_queues(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,35 +150,6 @@ async def test_after_a_piece_that_failed_no_more_are_begun(
     assert len(begun) == 3
 
 
-async def test_the_loop_goes_on_meanwhile(both: Both) -> None:
-    both.source.view()[:] = b"\1" * SIZE
-    turns = 0
-    writing = asyncio.gather(
-        *(both.write(both.move(n * 16 * MIB, n * 16 * MIB, 16 * MIB)) for n in range(4))
-    )
-    while not writing.done():
-        await asyncio.sleep(0.001)
-        turns += 1
-    await writing
-    assert turns > 3  # a call that blocked would let it have one
-    assert bytes(both.target.view()) == b"\1" * SIZE
-
-
-async def test_a_cancelled_write_goes_on(both: Both) -> None:
-    """Whoever waited is free at once; the engine's own books are closed in the end."""
-    both.source.view()[:] = b"\2" * SIZE
-    await both.write(both.move(0, 0, 1))
-    task = asyncio.create_task(both.write(both.move(0, 0, SIZE)))
-    await asyncio.sleep(0)  # it has begun
-    assert len(both.sender._watch) == 1
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    while len(both.sender._watch):  # noqa: ASYNC110 - nobody is told of it
-        await asyncio.sleep(0.001)
-    assert bytes(both.target.view()) == b"\2" * SIZE
-
-
 # --- peers ----------------------------------------------------------------------------------------
 
 
@@ -231,20 +160,10 @@ async def test_a_peer_is_known_before_it_is_written_to(both: Both) -> None:
     assert not both.receiver._contacts  # it has nothing to write
 
 
-async def test_a_second_line_to_a_peer(both: Both) -> None:
-    """A receiver dials again before the end of its old line was noticed."""
-    contact = both.sender._contacts["r"]
-    both.sender.meet("r", both.receiver.describe())
-    both.sender.part("r")
-    await both.write(both.move(0, 0, 1))
-    assert both.sender._contacts["r"] is contact
-
-
 async def test_writes_wait_for_one_contact(native: NativeEngine) -> None:
     both = Both(native)
     await asyncio.gather(*(both.write(both.move(n, n, 1)) for n in range(10)))
-    both.sender.close()
-    both.receiver.close()
+    both.close()
 
 
 @pytest.mark.parametrize("session", ["127.0.0.1:1", "no.such.host.invalid:1"])
@@ -283,7 +202,7 @@ async def test_a_peer_that_is_stopped_while_it_is_opened(
     """The vendor lets all writes wait for it, a minute long; here it is two seconds."""
     await both.write(both.move(0, 0, 1))
     peer = processes.start(AGENT, role="receiver", nbytes=MIB)
-    descriptor, address, nbytes = await peer.do("tell")
+    descriptor, told = read_told(await peer.do("tell"))
     reach, stopping = NativeEngine.reach, [signal.SIGSTOP]
 
     def stop_then(self: NativeEngine, session: str) -> None:
@@ -293,8 +212,8 @@ async def test_a_peer_that_is_stopped_while_it_is_opened(
             time.sleep(0.1)  # until all of its threads stand still
 
     monkeypatch.setattr(NativeEngine, "reach", stop_then)
-    both.sender.meet("x", base64.b64decode(descriptor))
-    region = both.sender.attach("x", Region(1, address, nbytes, b"", -1))
+    both.sender.meet("x", descriptor)
+    region = both.sender.attach("x", told)
     waiting = asyncio.create_task(both.sender.write("x", [both.move(0, 0, 9)], {1: region}))
     while not both.sender._native.waits:  # noqa: ASYNC110 - nobody is told of it
         await asyncio.sleep(0.001)

@@ -5,31 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 
 import pytest
 
-from tests.backends.mooncake.conftest import AGENT, MIB, Pair
-from tests.cases.processes import AgentError, Process, Processes
+from tests.backends.engine_pair import MIB, Pair, descriptors_come_down
+from tests.backends.engine_processes import Bytes
+from tests.backends.mooncake.conftest import AGENT
+from tests.cases.processes import AgentError, Processes
 
 
-async def test_bytes_arrive(pair: Pair) -> None:
-    await pair.arrives(1, nbytes=100)
-    await pair.arrives(2, nbytes=64 * MIB, offset=4096)
-    assert await pair.receiver.do("count", offset=0, nbytes=100, fill=1) == 100
-
-
-async def test_several_moves_end_together(pair: Pair) -> None:
-    await pair.sender.do("fill", offset=0, nbytes=64 * MIB, fill=3)
-    moves = [(n * 65536, (63 - n) * 65536, 65536) for n in range(64)]
-    await pair.write(*moves, (0, 32 * MIB, 16 * MIB), (0, 128 * MIB, 0))
-    assert await pair.receiver.do("count", offset=0, nbytes=4 * MIB, fill=3) == 4 * MIB
-    assert await pair.receiver.do("count", offset=32 * MIB, nbytes=17 * MIB, fill=3) == 16 * MIB
+class TestBytes(Bytes):
+    pass
 
 
 @pytest.mark.parametrize("host", ["::1", "localhost"])
 async def test_other_addresses(processes: Processes, host: str) -> None:
-    pair = Pair(processes, host=host, nbytes=4 * MIB)
+    pair = Pair(processes, AGENT, host=host, nbytes=4 * MIB)
     await pair.meet()
     await pair.arrives(4)
 
@@ -37,53 +28,45 @@ async def test_other_addresses(processes: Processes, host: str) -> None:
 # --- the receiver is not well ---------------------------------------------------------------------
 
 
-async def descriptors_come_down(process: Process, most: int) -> None:
-    """Connections to those that have gone are given back."""
-    limit = time.monotonic() + 10
-    while (now := (await process.do("state"))[2]) > most:
-        assert time.monotonic() < limit, f"{now} descriptors, not {most}"
-        await asyncio.sleep(0.01)
-
-
 async def test_a_receiver_that_was_killed(processes: Processes) -> None:
-    pair = Pair(processes)
+    pair = Pair(processes, AGENT)
     _, _, before = await pair.sender.do("state")
     await pair.meet()
     await pair.arrives(1)
-    pair.sender.tell("write", moves=[(0, 0, 128 * MIB)])
+    pair.begin((0, 0, 128 * MIB))
     pair.receiver.signal(signal.SIGKILL)
     with pytest.raises(AgentError, match=r"EngineFault.*could not write"):
         await pair.sender.answer(5)
     with pytest.raises(AgentError, match="takes no writes"):
         await pair.write((0, 0, MIB))
-    await pair.sender.do("part")
+    await pair.part()
     await descriptors_come_down(pair.sender, before + 1)  # the timer stays
 
 
 async def test_a_receiver_that_comes_back_elsewhere(processes: Processes) -> None:
-    pair = Pair(processes, nbytes=16 * MIB)
+    pair = Pair(processes, AGENT, nbytes=16 * MIB)
     _, threads, before = await pair.sender.do("state")
     for fill in range(1, 6):
         await pair.meet()
         await pair.arrives(fill)
         await pair.receiver.kill()
-        await pair.sender.do("part")
+        await pair.part()
         await descriptors_come_down(pair.sender, before + 1)
-        pair.receiver = processes.start(AGENT, role="receiver", nbytes=16 * MIB)
+        pair.receiver = pair.another()
     assert (await pair.sender.do("state"))[1] <= threads + 2
 
 
 async def test_a_stopped_receiver_holds_up_nobody(processes: Processes) -> None:
     """A sender gets to know a receiver that is stopped; another one is met and written to meanwhile."""
-    pair = Pair(processes, nbytes=4 * MIB)
+    pair = Pair(processes, AGENT, nbytes=4 * MIB)
     told = await pair.receiver.do("tell")
-    other = processes.start(AGENT, role="receiver", nbytes=4 * MIB)
+    other = pair.another()
     told_other = await other.do("tell")
     pair.receiver.signal(signal.SIGSTOP)
-    await pair.sender.do("meet", told=told)
+    await pair.sender.do("meet", peer=pair.peer, told=told)
     await asyncio.sleep(0.2)  # it hangs in its first contact by now
-    await pair.sender.do("meet_another", told=told_other)
-    taken = await pair.sender.do("write_another", moves=[(0, 0, MIB)])
+    await pair.sender.do("meet", peer="another", told=told_other)
+    taken = await pair.sender.do("write", peer="another", moves=[(0, 0, MIB)])
     assert taken < 2
     pair.receiver.signal(signal.SIGCONT)
     await pair.arrives(5)
@@ -93,7 +76,7 @@ async def test_a_receiver_that_is_stopped_for_a_while(one_pair: Pair) -> None:
     pair = one_pair
     await pair.sender.do("fill", offset=0, nbytes=64 * MIB, fill=6)
     pair.receiver.signal(signal.SIGSTOP)
-    pair.sender.tell("write", moves=[(0, 0, 64 * MIB)])
+    pair.begin((0, 0, 64 * MIB))
     await asyncio.sleep(1)
     pair.receiver.signal(signal.SIGCONT)
     assert await pair.sender.answer() > 1
@@ -118,7 +101,7 @@ async def test_withdrawn_pages_take_no_late_byte(one_pair: Pair) -> None:
             pid=pair.sender.pid,
             number=signal.SIGSTOP,
         )
-        pair.sender.tell("write", moves=[(0, offset, size)])
+        pair.begin((0, offset, size))
         await pair.receiver.answer()
         await pair.receiver.do("withdraw", offset=offset, nbytes=size)
         before, *counts = await pair.receiver.do("state")
@@ -138,7 +121,7 @@ async def test_a_failed_write_proves_nothing(processes: Processes) -> None:
     """What a sender has sent before it gave a stopped receiver up still lands afterwards."""
     os.environ["MC_TCP_PROGRESS_TIMEOUT_SEC"] = "5"
     try:
-        pair = Pair(processes)
+        pair = Pair(processes, AGENT)
         await pair.meet()
         await pair.arrives(1)
     finally:
@@ -146,7 +129,7 @@ async def test_a_failed_write_proves_nothing(processes: Processes) -> None:
     await pair.sender.do("fill", offset=0, nbytes=64 * MIB, fill=8)
     pair.receiver.signal(signal.SIGSTOP)
     with pytest.raises(AgentError, match="EngineFault"):
-        await pair.sender.do("write", patience=40, moves=[(0, 64 * MIB, 64 * MIB)])
+        await pair.write((0, 64 * MIB, 64 * MIB), patience=40)
     pair.receiver.signal(signal.SIGCONT)
     await asyncio.sleep(0.5)
     landed = await pair.receiver.do("count", offset=64 * MIB, nbytes=64 * MIB, fill=8)
@@ -162,5 +145,5 @@ async def test_connections_that_were_lost_in_a_pause(one_pair: Pair) -> None:
     await pair.arrives(1)
     for fill in (2, 3):
         assert await pair.receiver.do("cut") > 0
-        await pair.sender.do("age", seconds=6)
+        await pair.sender.do("age", peer=pair.peer, seconds=6)
         await pair.arrives(fill)

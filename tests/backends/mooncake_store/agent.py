@@ -8,56 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-import sys
 import time
 from typing import Any
 
-from omni_async import KeyExists, OmniAsyncError
+from omni_async import KeyExists
 from omni_async.abc import Store
 from omni_async.backends.mooncake_store import MooncakeStoreBackend
-from omni_async.cli.bench.line import Line, LineClosed
+from tests.backends.store_agent import StoreAgent
+from tests.cases.orders import follow
 
 from .desk import Desk
 
 LONG = 200_000
 
 
-class Agent:
-    """Carries out orders; each is a method."""
+class Agent(StoreAgent[Desk]):
+    """What is to be seen of Mooncake's store."""
 
-    def __init__(self, line: Line, job: dict[str, Any]) -> None:
-        self.line = line
+    def __init__(self, job: dict[str, Any]) -> None:
+        super().__init__(job)
         os.environ.update(job.get("environment", {}))
-        self.desk: Desk | None = None
-        self.extra: dict[str, Any] = job["extra"]
-
-    async def run(self) -> None:
-        while True:
-            try:
-                order = await self.line.receive_async()
-            except LineClosed:
-                return
-            try:
-                answer = await getattr(self, "do_" + order.pop("do"))(**order)
-            except OmniAsyncError as error:
-                answer = {"error": type(error).__name__, "text": str(error)}
-            await self.line.send_async(answer)
-
-    @property
-    def there(self) -> Desk:
-        assert self.desk is not None, "open comes first"
-        return self.desk
 
     async def do_open(self) -> Any:
         self.desk = Desk(await opened(self.extra))
         return os.getpid()
-
-    async def do_put(self, name: str, fill: int, nbytes: int) -> Any:
-        """The seconds it took."""
-        begun = time.perf_counter()
-        await self.there.put(name, bytes([fill]) * nbytes)
-        return time.perf_counter() - begun
 
     async def do_get(self, name: str) -> Any:
         """Its first byte and length; whether all bytes are the same."""
@@ -102,10 +76,5 @@ async def opened(extra: dict[str, Any]) -> Store:
     return await backend.store(options, "sender")
 
 
-def main() -> None:
-    line = Line(socket.socket(fileno=int(sys.argv[1])))
-    asyncio.run(Agent(line, line.receive()).run())
-
-
 if __name__ == "__main__":
-    main()
+    follow(Agent)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import os
 import signal
 import time
@@ -19,13 +18,14 @@ from omni_async.backends.nixl.contact import AgentWord, MemoryWord, read_agent, 
 from omni_async.backends.nixl.engine import NixlEngine
 from omni_async.errors import EngineFault, ProtocolError
 from omni_async.model import Move, Region, Role
-from omni_async.pool.memory import AnonymousMemory, MappedBlock
+from omni_async.pool.memory import AnonymousMemory
 from omni_async.testing.leaks import no_leaks
+from tests.backends import engine_pair
+from tests.backends.engine_agent import read_told
+from tests.backends.engine_pair import BAD_MOVES, BAD_REGIONS, MIB, SIZE
+from tests.backends.engine_writes import Writes
 from tests.backends.nixl.conftest import AGENT
 from tests.cases.processes import Processes
-
-MIB = 1 << 20
-SIZE = 64 * MIB
 
 
 def engine(role: Role) -> NixlEngine:
@@ -33,24 +33,12 @@ def engine(role: Role) -> NixlEngine:
     return NixlEngine(agent, role, "cpu", ["UCX"], pins=False)
 
 
-class Both:
-    """A sender's engine and a receiver's, with memory."""
+class Both(engine_pair.Both[NixlEngine]):
+    """Each knows the other."""
 
     def __init__(self) -> None:
-        self.sender, self.receiver = engine("sender"), engine("receiver")
-        self.source: MappedBlock = AnonymousMemory().allocate(SIZE)
-        self.target: MappedBlock = AnonymousMemory(refuses=False).allocate(SIZE)
-        self.here = self.sender.register(self.source.address, SIZE)
-        self.there = self.receiver.register(self.target.address, SIZE)
-        self.sender.meet("r", self.receiver.describe())
+        super().__init__(engine("sender"), engine("receiver"), refuses=False)
         self.receiver.meet("s", self.sender.describe())
-        self.regions = {1: self.sender.attach("r", self.there._replace(id=1))}
-
-    def move(self, source: int, target: int, nbytes: int) -> Move:
-        return Move(self.source.address + source, 1, target, nbytes)
-
-    async def write(self, *moves: Move) -> None:
-        await self.sender.write("r", moves, self.regions)
 
 
 @pytest.fixture
@@ -58,8 +46,7 @@ async def both(library: None) -> AsyncIterator[Both]:
     """By what UCX takes within one host."""
     made = Both()
     yield made
-    made.sender.close()
-    made.receiver.close()
+    made.close()
 
 
 @pytest.fixture(params=["default", "tcp"])
@@ -68,8 +55,17 @@ async def either(library: None, request: pytest.FixtureRequest) -> AsyncIterator
     with environment({"UCX_TLS": "tcp"} if request.param == "tcp" else {}):
         made = Both()
     yield made
-    made.sender.close()
-    made.receiver.close()
+    made.close()
+
+
+@pytest.fixture
+def written(either: Both) -> Both:
+    """For the tests of any engine."""
+    return either
+
+
+class TestWrites(Writes):
+    pass
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -79,16 +75,7 @@ async def test_addresses_the_vendor_never_sees(both: Both, monkeypatch: pytest.M
     await both.write(both.move(0, 0, 1))
     with monkeypatch.context() as patch:
         patch.setattr(Transfer, "post", None)
-        for move, status in (
-            ((0, 0, SIZE + 1), "out of bounds"),
-            ((0, SIZE - 9, 10), "out of bounds"),
-            ((0, -1, 10), "out of bounds"),
-            ((0, 1 << 63, 10), "out of bounds"),
-            ((0, 0, -1), "out of bounds"),
-            ((-1, 0, 10), "not registered"),
-            ((SIZE - 9, 0, 10), "not registered"),
-            ((1 << 40, 0, 10), "not registered"),
-        ):
+        for move, status in BAD_MOVES:
             with pytest.raises(EngineFault) as caught:
                 await both.write(both.move(0, 0, 1), both.move(*move))
             assert caught.value.status == status
@@ -97,14 +84,6 @@ async def test_addresses_the_vendor_never_sees(both: Both, monkeypatch: pytest.M
         await both.write()
         await both.write(both.move(0, 0, 0))
     await both.write(both.move(0, 0, 1))  # nothing is the worse for it
-
-
-async def test_peers_that_are_not_known(both: Both) -> None:
-    with pytest.raises(EngineFault, match="not known"):
-        await both.sender.write("somebody", [both.move(0, 0, 1)], both.regions)
-    both.sender.part("r")
-    with pytest.raises(EngineFault, match="not known"):
-        await both.write(both.move(0, 0, 1))
 
 
 async def test_memory_that_is_registered_no_more(both: Both) -> None:
@@ -118,7 +97,7 @@ async def test_memory_that_is_registered_no_more(both: Both) -> None:
 def test_regions_that_cannot_be() -> None:
     good = msgspec.msgpack.encode(MemoryWord("DRAM", 0, b"x"))
     assert read_target("r", Region(1, 4096, 10, good, -1)).address == 4096
-    for address, nbytes in ((0, 10), (-5, 10), (4096, 0), (4096, -1), ((1 << 64) - 9, 10)):
+    for address, nbytes in BAD_REGIONS:
         with pytest.raises(ProtocolError, match="cannot be"):
             read_target("r", Region(1, address, nbytes, good, -1))
     words = (MemoryWord("TAPE", 0, b"x"), MemoryWord("DRAM", -1, b"x"), {"memory": "DRAM"})
@@ -164,59 +143,7 @@ async def test_metadata_that_the_vendor_refuses(either: Both) -> None:
 # --- many at once ---------------------------------------------------------------------------------
 
 
-async def test_256_at_once(either: Both) -> None:
-    """Every one arrives, in its place, and nothing is left to be asked about."""
-    step = SIZE // 256
-    for number in range(256):
-        either.source.view(number * step, step)[:] = bytes([number]) * step
-
-    async def one(number: int) -> None:
-        await either.write(either.move(number * step, (255 - number) * step, step))
-
-    await asyncio.gather(*map(one, range(256)))
-    for number in range(256):
-        assert bytes(either.target.view((255 - number) * step, step)) == bytes([number]) * step
-    assert len(either.sender._watch) == 0
-
-
-async def test_the_loop_goes_on_meanwhile(either: Both) -> None:
-    either.source.view()[:] = b"\1" * SIZE
-    turns = 0
-    writing = asyncio.gather(
-        *(either.write(either.move(n * 16 * MIB, n * 16 * MIB, 16 * MIB)) for n in range(4))
-    )
-    while not writing.done():
-        await asyncio.sleep(0.001)
-        turns += 1
-    await writing
-    assert turns > 3  # a call that blocked would let it have one
-    assert bytes(either.target.view()) == b"\1" * SIZE
-
-
-async def test_a_cancelled_write_goes_on(either: Both) -> None:
-    """Whoever waited is free at once; the engine's own books are closed in the end."""
-    either.source.view()[:] = b"\2" * SIZE
-    task = asyncio.create_task(either.write(either.move(0, 0, SIZE)))
-    await asyncio.sleep(0)  # it has begun
-    assert len(either.sender._watch) == 1
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    while len(either.sender._watch):  # noqa: ASYNC110 - nobody is told of it
-        await asyncio.sleep(0.001)
-    assert bytes(either.target.view()) == b"\2" * SIZE
-
-
 # --- peers ----------------------------------------------------------------------------------------
-
-
-async def test_a_second_line_to_a_peer(both: Both) -> None:
-    """A receiver dials again before the end of its old line was noticed."""
-    contact = both.sender._contacts["r"]
-    both.sender.meet("r", both.receiver.describe())
-    both.sender.part("r")
-    await both.write(both.move(0, 0, 1))
-    assert both.sender._contacts["r"] is contact
 
 
 async def test_regions_that_come_and_go(either: Both) -> None:
@@ -270,13 +197,12 @@ async def test_the_same_name_again(both: Both) -> None:
 async def test_the_end_of_a_line_ends_writes_at_once(processes: Processes) -> None:
     """A receiver stands still, and is given up: its slots here are free again, whatever it does later."""
     peer = processes.start(AGENT, role="receiver", nbytes=SIZE, tls="tcp")
-    descriptor, memory, address, nbytes = await peer.do("tell")
+    descriptor, region = read_told(await peer.do("tell"))
     with environment({"UCX_TLS": "tcp"}):
         sender = engine("sender")
     source = AnonymousMemory().allocate(SIZE)
     sender.register(source.address, SIZE)
-    sender.meet("x", base64.b64decode(descriptor))
-    region = Region(1, address, nbytes, base64.b64decode(memory), -1)
+    sender.meet("x", descriptor)
     regions = {1: sender.attach("x", region)}
     await sender.write("x", [Move(source.address, 1, 0, 1)], regions)
     peer.signal(signal.SIGSTOP)
@@ -314,14 +240,13 @@ async def test_nothing_is_left(library: None, tls: str) -> None:
 
 async def test_closing_ends_what_is_under_way(processes: Processes) -> None:
     peer = processes.start(AGENT, role="receiver", nbytes=SIZE, tls="tcp")
-    descriptor, memory, address, nbytes = await peer.do("tell")
+    descriptor, region = read_told(await peer.do("tell"))
     async with no_leaks():
         with environment({"UCX_TLS": "tcp"}):
             sender = engine("sender")
         source = AnonymousMemory().allocate(SIZE)
         sender.register(source.address, SIZE)
-        sender.meet("x", base64.b64decode(descriptor))
-        region = Region(1, address, nbytes, base64.b64decode(memory), -1)
+        sender.meet("x", descriptor)
         regions = {1: sender.attach("x", region)}
         await sender.write("x", [Move(source.address, 1, 0, 1)], regions)
         peer.signal(signal.SIGSTOP)

@@ -8,22 +8,14 @@ import time
 
 import pytest
 
-from tests.backends.nixl.conftest import MIB, Pair
+from tests.backends.engine_pair import MIB, Pair, descriptors_come_down
+from tests.backends.engine_processes import Bytes
+from tests.backends.nixl.conftest import AGENT
 from tests.cases.processes import AgentError, Process, Processes
 
 
-async def test_bytes_arrive(pair: Pair) -> None:
-    await pair.arrives(1, nbytes=100)
-    await pair.arrives(2, nbytes=64 * MIB, offset=4096)
-    assert await pair.receiver.do("count", offset=0, nbytes=100, fill=1) == 100
-
-
-async def test_several_moves_end_together(pair: Pair) -> None:
-    await pair.sender.do("fill", offset=0, nbytes=64 * MIB, fill=3)
-    moves = [(n * 65536, (63 - n) * 65536, 65536) for n in range(64)]
-    await pair.write(*moves, (0, 32 * MIB, 16 * MIB), (0, 128 * MIB, 0))
-    assert await pair.receiver.do("count", offset=0, nbytes=4 * MIB, fill=3) == 4 * MIB
-    assert await pair.receiver.do("count", offset=32 * MIB, nbytes=17 * MIB, fill=3) == 16 * MIB
+class TestBytes(Bytes):
+    pass
 
 
 async def test_nobody_who_does_nothing_takes_time(pair: Pair) -> None:
@@ -67,7 +59,7 @@ async def test_a_receiver_that_is_stopped_for_a_while(over_tcp: Pair) -> None:
 
 async def test_the_kernel_writes_to_a_stopped_receiver(processes: Processes) -> None:
     """Within one host it needs nothing of it."""
-    pair = Pair(processes)
+    pair = Pair(processes, AGENT)
     await pair.meet()
     await pair.arrives(1)
     pair.receiver.signal(signal.SIGSTOP)
@@ -79,7 +71,7 @@ async def test_the_kernel_writes_to_a_stopped_receiver(processes: Processes) -> 
 
 @pytest.mark.parametrize("tls", ["", "tcp"], ids=["default", "tcp"])
 async def test_a_receiver_that_was_killed(processes: Processes, tls: str) -> None:
-    pair = Pair(processes, tls)
+    pair = Pair(processes, AGENT, tls=tls)
     await pair.meet()
     await pair.arrives(1)
     await pair.receiver.kill()
@@ -104,20 +96,12 @@ async def test_a_receiver_that_is_killed_under_a_write(over_tcp: Pair) -> None:
     assert time.monotonic() - begun < 5
 
 
-async def descriptors_come_down(process: Process, most: int) -> None:
-    """Connections to those that have gone are given back."""
-    limit = time.monotonic() + 10
-    while (now := (await process.do("state"))[2]) > most:
-        assert time.monotonic() < limit, f"{now} descriptors, not {most}"
-        await asyncio.sleep(0.01)
-
-
 async def test_a_receiver_that_comes_back(pair: Pair) -> None:
     await pair.arrives(1)
     _, threads, descriptors = await pair.sender.do("state")
     for fill in range(2, 5):
         await pair.receiver.kill()
-        await pair.sender.do("part", peer=pair.peer)
+        await pair.part()
         await descriptors_come_down(pair.sender, descriptors)
         pair.receiver, pair.peer = pair.another(), f"comes-back-{fill}"
         await pair.meet()

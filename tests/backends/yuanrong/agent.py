@@ -8,40 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-import sys
 from typing import Any
 
-from omni_async import OmniAsyncError
-from omni_async.cli.bench.line import Line, LineClosed
+from tests.backends.store_agent import StoreAgent
+from tests.cases.orders import follow
 
 from .desk import YuanrongDesk, opened
 
 
-class Agent:
-    """Carries out orders; each is a method."""
-
-    def __init__(self, line: Line, job: dict[str, Any]) -> None:
-        self.line = line
-        self.desk: YuanrongDesk | None = None
-        self.extra: dict[str, Any] = job["extra"]
-
-    async def run(self) -> None:
-        while True:
-            try:
-                order = await self.line.receive_async()
-            except LineClosed:
-                return
-            try:
-                answer = await getattr(self, "do_" + order.pop("do"))(**order)
-            except OmniAsyncError as error:
-                answer = {"error": type(error).__name__, "text": str(error)}
-            await self.line.send_async(answer)
-
-    @property
-    def there(self) -> YuanrongDesk:
-        assert self.desk is not None, "open comes first"
-        return self.desk
+class Agent(StoreAgent[YuanrongDesk]):
+    """What is to be seen of the datasystem and its client."""
 
     async def do_open(self) -> Any:
         """The process of its client."""
@@ -56,10 +32,6 @@ class Agent:
         fd = os.dup(self.there.line._sock.fileno())
         return (await asyncio.create_subprocess_exec("sleep", "60", pass_fds=[fd])).pid
 
-    async def do_put(self, name: str, fill: int, nbytes: int) -> Any:
-        await self.there.put(name, bytes([fill]) * nbytes)
-        return nbytes
-
     async def do_put_again_and_again(
         self, name: str, fill: int, nbytes: int, times: int, pieces: int
     ) -> Any:
@@ -68,10 +40,5 @@ class Agent:
         return times
 
 
-def main() -> None:
-    line = Line(socket.socket(fileno=int(sys.argv[1])))
-    asyncio.run(Agent(line, line.receive()).run())
-
-
 if __name__ == "__main__":
-    main()
+    follow(Agent)
