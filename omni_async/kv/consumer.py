@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ..errors import ClosedError, OmniAsyncError, ProtocolError, UsageError
+from ..errors import OmniAsyncError, ProtocolError, UsageError
 from ..model import Region
 from ..transport.guests import GuestLine
 from .arguments import Carrier, checked_blocks, checked_request, checked_text
@@ -268,13 +268,6 @@ class KVConsumer(KVEnd):
     def quarantined(self) -> frozenset[int]:
         """Blocks of failed transfers into which something may still land."""
         return self._transfers.quarantined
-
-    def _ready(self) -> None:
-        self.here()
-        if self._closed:
-            raise ClosedError(f"the KVConsumer of {self.transport.endpoint} is closed")
-        if not self._opened:
-            raise UsageError("enter the KVConsumer first, by 'async with'")
 
     # --- sources ----------------------------------------------------------------------------------
 

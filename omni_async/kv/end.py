@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import msgspec
 
 from .._aio.deadline import Deadlines
-from ..errors import ProtocolError, UsageError
+from ..errors import ClosedError, ProtocolError, UsageError
 from ..model import Region, Role, Verb
 from ..observe.log import get_logger
 from ..transport.guests import GuestLine, Guests
@@ -165,6 +165,20 @@ class KVEnd(abc.ABC):
         raise UsageError(
             f"the {type(self).__name__} of {self.transport.endpoint} belongs to another event loop: call it there"
         )
+
+    def _ready(self) -> None:
+        """Raise where nothing can be begun.
+
+        Raises:
+            UsageError: a call from elsewhere, see :meth:`here`, or before ``async with``.
+            ClosedError: it was closed, or its transport.
+        """
+        self.here()
+        name = type(self).__name__
+        if self._closed:
+            raise ClosedError(f"the {name} of {self.transport.endpoint} is closed")
+        if not self._opened:
+            raise UsageError(f"enter the {name} first, by 'async with'")
 
     @property
     def writes(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._aio.deadline import seconds
-from ..errors import ClosedError, ProtocolError, UsageError
+from ..errors import ProtocolError, UsageError
 from ..observe.log import get_logger
 from ..transport import DEFAULT
 from ..transport.guests import GuestLine
@@ -228,11 +228,7 @@ class KVProducer(KVEnd):
         checked_request(request_id)
         if isinstance(consumers, bool) or not isinstance(consumers, int) or consumers < 1:
             raise UsageError(f"consumers has to be a whole number of at least 1, not {consumers!r}")
-        self.here()
-        if self._closed:
-            raise ClosedError(f"the KVProducer of {self.transport.endpoint} is closed")
-        if not self._opened:
-            raise UsageError("enter the KVProducer first, by 'async with'")
+        self._ready()
         session = self._sessions.begin(request_id, mode, consumers)
         self.flush()
         return session
