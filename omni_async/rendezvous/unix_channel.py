@@ -14,10 +14,11 @@ from ..abc import ChannelHandler, Channels
 from ..model import Endpoint
 from .framing import MAX_MESSAGE
 from .messages import Hello
+from .turned_line import LineOptions
 from .unix_address import address_of
 from .unix_bind import bind
 from .unix_dialer import UnixDialer
-from .unix_line import LineOptions, UnixLine
+from .unix_line import UnixLine
 from .unix_listener import UnixListener
 
 __all__ = ["UnixChannels", "UnixDialer", "UnixLine", "UnixListener"]

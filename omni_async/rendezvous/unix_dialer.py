@@ -12,8 +12,9 @@ from ..abc import ChannelHandler
 from ..errors import ProtocolError
 from .messages import Hello
 from .redialer import Redialer
+from .turned_line import LineOptions
 from .unix_address import socket_name
-from .unix_line import LineOptions, UnixLine
+from .unix_line import UnixLine
 from .unix_peer import same_user
 
 

@@ -7,44 +7,31 @@ Never: blocks, hands the socket to the event loop's own transports (they drop de
 from __future__ import annotations
 
 import array
-import asyncio
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from .._aio.fork import close_in_child
-from ..abc import Channel, ChannelHandler
+from ..abc import ChannelHandler
 from ..errors import ProtocolError
-from .framing import MAX_FDS, MAX_MESSAGE, FrameReader
+from .framing import MAX_FDS, FrameReader
 from .handshake import Disagreement, disagreement, first_word
 from .heartbeat import Heartbeat
 from .messages import Bye, Hello, Message, Ping, Regions
 from .outbox import Outbox
+from .turned_line import WORDS_PER_TURN, LineOptions, TurnedLine
 from .unix_peer import Peer
 
 _ANCILLARY = socket.CMSG_SPACE(MAX_FDS * 4)
 _SEND_BUFFER = 1 << 20
-_LITTLE = 256 << 10
-"""Bytes that are worth no waiting any more."""
 _LAST_WORDS = 0.01
 """Seconds between a peer's farewell and the conclusion that its end of the line stays open."""
-_WORDS_PER_TURN = 256
-"""Words taken before others on the loop get their turn."""
 _HELLO_LIMIT = 64 << 10
 """Bytes of the first word; who has not said it is not worth more memory."""
 _PING = Ping()
 _TRUNCATED = int(socket.MSG_CTRUNC)  # the flag itself is an enum, slow to compare
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
-
-
-class LineOptions(NamedTuple):
-    """Limits of a line; times are seconds."""
-
-    silent_after: float = 2.0
-    peer_timeout: float = 30.0
-    max_message: int = MAX_MESSAGE
-    handshake_timeout: float = 5.0
 
 
 class LineOwner(Protocol):
@@ -57,7 +44,7 @@ class LineOwner(Protocol):
         """A line whose handshake had succeeded is over, whoever ended it."""
 
 
-class UnixLine(Channel):
+class UnixLine(TurnedLine):
     """A channel over a socket this object owns.
 
     ``ended`` tells the handler of an end that came from the other side or from an error; who calls
@@ -66,9 +53,8 @@ class UnixLine(Channel):
     """
 
     __slots__ = (
-        "_beat", "_handler", "_hello", "_in_turn", "_limit", "_loop", "_met", "_more", "_mute", "_open", "_outbox",
-        "_owner", "_reader", "_sock", "_speaks_first", "_timer", "_when_written", "_writing", "name", "peer",
-        "process",
+        "_beat", "_handler", "_hello", "_limit", "_met", "_more", "_outbox", "_owner", "_reader", "_sock",
+        "_speaks_first", "_timer", "_writing", "name", "peer", "process",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +69,7 @@ class UnixLine(Channel):
         *,
         speaks_first: bool,
     ) -> None:
+        super().__init__()
         self.name = f"{address} ({process})"
         self.process = process
         self._sock = sock
@@ -90,18 +77,13 @@ class UnixLine(Channel):
         self._handler = handler
         self._owner = owner
         self._speaks_first = speaks_first
-        self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(min(_HELLO_LIMIT, options.max_message))
         self._outbox = Outbox(sock, options.max_message)
         self._beat = Heartbeat(options.silent_after, options.peer_timeout)
         self._limit = options.max_message
-        self._open = True
         self._met = False  # the handshake is done
         self._more = False  # words that have come wait for the next turn of the loop
-        self._mute = False  # the peer takes no more words
-        self._in_turn = False  # something was written in this turn of the loop
         self._writing = False  # waiting until the socket takes more
-        self._when_written: list[Callable[[], None]] = []
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         close_in_child(sock)
@@ -165,21 +147,6 @@ class UnixLine(Channel):
     def queued(self) -> int:
         """Bytes accepted and not yet written."""
         return len(self._outbox)
-
-    def when_written(self, call: Callable[[], None]) -> None:
-        """See :class:`Channel`."""
-        self._when_written.append(call)
-        self._tell_written()
-
-    def _tell_written(self) -> None:
-        if not self._open or len(self._outbox) <= _LITTLE:
-            for call in self._when_written:
-                self._loop.call_soon(call)
-            self._when_written.clear()
-
-    def _turn_over(self) -> None:
-        self._in_turn = False
-        self.flush()
 
     def _write(self) -> None:
         try:
@@ -278,7 +245,7 @@ class UnixLine(Channel):
         try:
             if not self._met and not self._meet():
                 return
-            for _ in range(_WORDS_PER_TURN):
+            for _ in range(WORDS_PER_TURN):
                 if not self._open or (message := reader.next()) is None:
                     reader.settle()
                     break

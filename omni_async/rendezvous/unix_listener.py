@@ -17,8 +17,9 @@ from ..abc import ChannelHandler, Listener
 from ..errors import ProtocolError
 from ..observe.log import get_logger
 from .messages import Hello
+from .turned_line import LineOptions
 from .unix_address import is_path, path_of
-from .unix_line import LineOptions, UnixLine
+from .unix_line import UnixLine
 from .unix_peer import same_user
 
 _log = get_logger("omni_async.rendezvous")

@@ -21,13 +21,14 @@ from ..model import Endpoint
 from ..observe.log import get_logger
 from .framing import MAX_MESSAGE
 from .messages import Hello
+from .turned_line import LineOptions
 from .zmq_address import HostPort, is_loopback, parsed
 from .zmq_bind import Wanted, bind
 from .zmq_context import close_socket, new_socket
 from .zmq_curve import Curve, SenderKeys
 from .zmq_dialer import ZmqDialer
 from .zmq_hosts import local_places, place_of
-from .zmq_line import LineOptions, ZmqLine
+from .zmq_line import ZmqLine
 from .zmq_listener import ZmqListener
 from .zmq_window import MESSAGES
 from .zmq_words import longest_message

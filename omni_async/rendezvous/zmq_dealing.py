@@ -20,9 +20,10 @@ from ..abc import ChannelHandler
 from ..errors import ProtocolError
 from .handshake import Disagreement, disagreement, first_word
 from .messages import Hello
+from .turned_line import LineOptions
 from .zmq_context import LAST_WORDS, close_socket, new_socket
 from .zmq_hosts import Place
-from .zmq_line import LineOptions, ZmqLine
+from .zmq_line import ZmqLine
 from .zmq_monitor import BROKEN, DISCONNECTED, FORBIDDEN, RETRIED, Monitor
 from .zmq_sockets import Frames, ReadySocket
 from .zmq_words import Words, packed

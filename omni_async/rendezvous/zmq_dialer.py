@@ -16,10 +16,11 @@ from ..abc import ChannelHandler
 from ..errors import ConfigError
 from .messages import Hello
 from .redialer import Redialer
+from .turned_line import LineOptions
 from .zmq_address import HostPort, is_numeric
 from .zmq_dealing import ZmqDealing
 from .zmq_hosts import Place, numeric_places, places
-from .zmq_line import LineOptions, ZmqLine
+from .zmq_line import ZmqLine
 
 _NAMES_LAST = 1.0
 """Seconds for which an answer of the name service is believed: a restarted pod has another address."""

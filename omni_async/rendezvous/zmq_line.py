@@ -8,35 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import ClassVar, Protocol
 
-from ..abc import Channel, ChannelHandler
+from ..abc import ChannelHandler
 from ..errors import ProtocolError, UsageError
-from .framing import MAX_MESSAGE
 from .heartbeat import Heartbeat
 from .messages import Bye, Heard, Hello, Message, Ping
+from .turned_line import WORDS_PER_TURN, LineOptions, TurnedLine
 from .zmq_window import Window
 from .zmq_words import END, Waiting, Words, packed, word
 
-_LITTLE = 256 << 10
-"""Bytes that are worth no waiting any more."""
 _LAST_WORDS = 1.0
 """Seconds between a peer's farewell and the conclusion that its end of the line is not coming."""
 _WORD_OF_END = 10.0
 """The same where a connection is known to be gone: what came over it may take its time."""
-_WORDS_PER_TURN = 256
-"""Words taken before others on the loop get their turn."""
 _WORTH_TELLING = 4 << 10
-
-
-class LineOptions(NamedTuple):
-    """Limits of a line; times are seconds."""
-
-    silent_after: float = 2.0
-    peer_timeout: float = 30.0
-    max_message: int = MAX_MESSAGE
-    handshake_timeout: float = 5.0
 
 
 class Post(Protocol):
@@ -65,7 +52,7 @@ class Post(Protocol):
         ...
 
 
-class ZmqLine(Channel):
+class ZmqLine(TurnedLine):
     """A channel over messages to one peer.
 
     ``ended`` tells the handler of an end that came from the other side or from an error; who calls
@@ -76,8 +63,8 @@ class ZmqLine(Channel):
     """
 
     __slots__ = (
-        "_beat", "_handler", "_in_turn", "_last_words", "_loop", "_max_message", "_more", "_mute", "_open",
-        "_post", "_size", "_timer", "_waiting", "_when_written", "_window", "_words", "name", "peer",
+        "_beat", "_handler", "_last_words", "_max_message", "_post", "_size", "_timer", "_waiting", "_window",
+        "_words", "name", "peer",
     )  # fmt: skip
 
     end_proves: ClassVar[bool] = False
@@ -85,11 +72,11 @@ class ZmqLine(Channel):
     def __init__(
         self, post: Post, name: str, peer: Hello, handler: ChannelHandler, options: LineOptions
     ) -> None:
+        super().__init__()
         self.name = name
         self.peer = peer
         self._post = post
         self._handler = handler
-        self._loop = asyncio.get_running_loop()
         self._max_message = options.max_message
         self._window = Window()
         self._waiting = Waiting(options.max_message)
@@ -97,10 +84,6 @@ class ZmqLine(Channel):
         self._words: Words | None = None
         """Of a message that has not been taken whole; the rest waits for the next turn of the loop."""
         self._size = 0
-        self._open = True
-        self._mute = False  # the peer takes no more words
-        self._in_turn = False  # something was sent in this turn of the loop
-        self._when_written: list[Callable[[], None]] = []
         self._timer = self._loop.call_later(self._beat.period, self._tick)
         self._last_words: asyncio.TimerHandle | None = None
 
@@ -162,25 +145,10 @@ class ZmqLine(Channel):
         self._window.say(len(body))
         return True
 
-    def _turn_over(self) -> None:
-        self._in_turn = False
-        self.flush()
-
     @property
     def queued(self) -> int:
         """Bytes accepted and, as far as the peer has told, not taken there."""
         return self._waiting.nbytes + self._window.outstanding.nbytes
-
-    def when_written(self, call: Callable[[], None]) -> None:
-        """See :class:`Channel`."""
-        self._when_written.append(call)
-        self._tell_written()
-
-    def _tell_written(self) -> None:
-        if not self._open or self.queued <= _LITTLE:
-            for call in self._when_written:
-                self._loop.call_soon(call)
-            self._when_written.clear()
 
     # -- receiving -------------------------------------------------------------------------------
 
@@ -222,7 +190,7 @@ class ZmqLine(Channel):
         count = 0
         try:
             while self._open:
-                if count == _WORDS_PER_TURN:
+                if count == WORDS_PER_TURN:
                     self._continue()
                     break
                 body = words.next()

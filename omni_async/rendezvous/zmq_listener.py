@@ -22,9 +22,10 @@ from ..errors import ProtocolError
 from ..observe.log import get_logger
 from .handshake import Disagreement, disagreement, first_word
 from .messages import Bye, Hello
+from .turned_line import LineOptions
 from .zmq_address import HostPort
 from .zmq_context import LAST_WORDS
-from .zmq_line import LineOptions, ZmqLine
+from .zmq_line import ZmqLine
 from .zmq_monitor import ACCEPTED, BROKEN, DISCONNECTED, FORBIDDEN, Monitor
 from .zmq_sockets import Frames, ReadySocket
 from .zmq_stranger import ZmqStranger

@@ -25,9 +25,9 @@ from omni_async.abc import (
 from omni_async.model import Capabilities, Endpoint, Role, Verb
 from omni_async.pool.memory import AnonymousMemory
 from omni_async.rendezvous.messages import Hello
+from omni_async.rendezvous.turned_line import LineOptions
 from omni_async.rendezvous.unix_bind import bind
 from omni_async.rendezvous.unix_channel import UnixChannels, UnixListener
-from omni_async.rendezvous.unix_line import LineOptions
 from omni_async.testing.doubles.loopback import LoopbackEngine
 
 

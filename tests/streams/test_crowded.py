@@ -11,7 +11,7 @@ import pytest
 
 import omni_async
 from omni_async.abc import Channel
-from omni_async.rendezvous import unix_line
+from omni_async.rendezvous import turned_line, unix_line
 from omni_async.transport import sending
 from omni_async.transport.streams.direct_writer import DirectWriter
 
@@ -22,7 +22,7 @@ CHUNK = 5_000
 @pytest.fixture(autouse=True)
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "CROWDED", CROWDED)
-    monkeypatch.setattr(unix_line, "_LITTLE", CROWDED // 2)
+    monkeypatch.setattr(turned_line, "LITTLE", CROWDED // 2)
     monkeypatch.setattr(unix_line, "_SEND_BUFFER", 4096)
 
 
