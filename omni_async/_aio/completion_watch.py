@@ -14,21 +14,14 @@ import asyncio
 import heapq
 import itertools
 import time
-from collections.abc import Callable
 
+from .asking import FIRST, Over, pause, settle
 from .kernel_timer import KernelTimer
 
-FIRST = 50e-6
-"""Seconds until an operation is asked about for the first time, and the least between two wake-ups."""
-SHARE = 1 / 8
-"""Part of its age that an operation is left alone after it was asked about."""
 LONGEST = 500e-6
 
 _TOGETHER = 10e-6
 """What is due within this time is asked about in the same wake-up."""
-
-Over = Callable[[], bool]
-"""``True`` once the operation has ended; it is not called after that, nor after it has raised."""
 
 _Entry = tuple[float, int, float, Over, "asyncio.Future[None]"]
 """When it is due, a serial number, when it began, what to ask, whom to tell."""
@@ -86,15 +79,12 @@ class CompletionWatch:
             try:
                 ended = over()
             except BaseException as error:  # noqa: BLE001 - whoever waits is told, whatever it is
-                if not future.done():
-                    future.set_exception(error)
+                settle(future, error)
                 continue
             if ended:
-                if not future.done():
-                    future.set_result(None)
+                settle(future, None)
             else:
-                wait = min(max(FIRST, (now - began) * SHARE), LONGEST)
-                again.append((now + wait, serial, began, over, future))
+                again.append((now + pause(now - began, LONGEST), serial, began, over, future))
         for entry in again:
             heapq.heappush(heap, entry)
         if heap:

@@ -17,19 +17,14 @@ import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from .asking import Over, pause, settle
 from .executor import OwnedExecutor
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-FIRST = 50e-6
-"""Seconds of the first pause."""
-SHARE = 1 / 8
-"""Part of an operation's age that it is left alone after it was asked about."""
 LONGEST = 2e-3
-
-Over = Callable[[], bool]
-"""``True`` once the operation has ended; it is not called after that, nor after it has raised."""
+"""Seconds an operation is left alone at most."""
 
 
 class _Operation:
@@ -111,8 +106,8 @@ class ThreadWatch:
 
     def _step(self) -> bool:
         with contextlib.suppress(queue.Empty):
-            pause = self._pause()
-            operation = self._new.get(timeout=pause) if pause else self._new.get_nowait()
+            seconds = self._pause()
+            operation = self._new.get(timeout=seconds) if seconds else self._new.get_nowait()
             while True:
                 # What moves its bytes in its start is over: whoever waits may begin the next meanwhile.
                 if self._start(operation) and not self._ended(operation):
@@ -124,11 +119,11 @@ class ThreadWatch:
     def _pause(self) -> float:
         """Seconds until one of the operations is to be asked about."""
         now = time.monotonic()
-        pauses = [
-            0.0 if now - one.began < one.eager else max(FIRST, (now - one.began) * SHARE)
+        pauses = (
+            0.0 if now - one.began < one.eager else pause(now - one.began, LONGEST)
             for one in self._under_way
-        ]
-        return min(*pauses, LONGEST) if pauses else 0.0
+        )
+        return min(pauses, default=0.0)
 
     def _start(self, operation: _Operation) -> bool:
         operation.began = time.monotonic()
@@ -155,12 +150,7 @@ class ThreadWatch:
 
     def _settle(self, future: asyncio.Future[None], error: BaseException | None) -> None:
         self._count -= 1
-        if future.done():
-            return
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
+        settle(future, error)
 
     def _finish(self, abort: Callable[[], None], end: Callable[[], None]) -> None:
         try:
