@@ -36,9 +36,14 @@ def loopbacks() -> Iterator[None]:
 
 
 def pair(
-    source: dict[str, Any], target: dict[str, Any], *, shared: bool = True
+    source: dict[str, Any] | None = None,
+    target: dict[str, Any] | None = None,
+    *,
+    shared: bool = True,
 ) -> tuple[Node, Node]:
-    here, there = Node(layout(**source), shared=shared), Node(layout(**target), shared=shared)
+    """A source that is filled, and a target that is spoiled; what is told of their layouts differs from the usual."""
+    here = Node(layout(**(source or {})), shared=shared)
+    there = Node(layout(**(target or {})), shared=shared)
     here.fill(1)
     there.spoil()
     return here, there
