@@ -19,8 +19,6 @@ from .filling import Filling
 from .in_place import in_pool
 from .wiring import Wiring
 
-OVERLAP = 4 << 20
-"""Bytes from which on the engine writes the beginning while the rest is still being copied."""
 COPY_STEP = 16 << 20
 STEPS = 8
 """How often a copy tells how far it is: each time its thread takes the GIL."""
@@ -31,7 +29,7 @@ _PADDING = [bytes(nbytes) for nbytes in range(ALIGNMENT)]
 async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | None) -> Payload:
     """Put all frames where a receiver can reach them.
 
-    Where the engine writes, a large payload is placed but not copied yet when this returns: see
+    Where the engine writes, what does not ride in its offer is placed but not copied yet when this returns: see
     :func:`fill_on`.
 
     Cancellation: safe; what was leased is given back, after the copy under way has ended.
@@ -69,13 +67,14 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
             places.append(_word(lease, 0, total))
             if wiring.on_device:
                 await on_device.fill(wiring, lease, encoded.header, here, offsets)
-            elif _fill_at_once(lease, encoded.header, here, offsets, total):
-                pass
-            elif wiring.engine.verb is Verb.WRITE and total >= OVERLAP and _addressed(here):
-                filling = Filling(lease, total, _pieces(lease, here, offsets))
-                filling.reached(lease.address + offsets[1])
             else:
-                await _fill(wiring, lease, here, offsets)
+                ctypes.memmove(lease.address, encoded.header, len(encoded.header))
+                pieces = _pieces(lease, here, offsets)
+                if wiring.engine.verb is Verb.WRITE and pieces and _addressed(here):
+                    filling = Filling(lease, total, pieces)
+                    filling.reached(lease.address + offsets[1])
+                elif not _fill_at_once(lease, here, offsets, total):
+                    await _fill(wiring, lease, here, offsets)
     except BaseException:
         for lease in leases:
             lease.drop()
@@ -99,7 +98,7 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
 
 
 async def fill_on(wiring: Wiring, filling: Filling) -> None:
-    """Copy what :func:`place` has left out, while the engine may already write the beginning.
+    """Copy what :func:`place` has left out, while its offer travels and the engine may already write the beginning.
 
     Raises:
         ClosedError: the transport is closed.
@@ -109,6 +108,11 @@ async def fill_on(wiring: Wiring, filling: Filling) -> None:
     lease = filling.lease
     lease.hold()
     try:
+        if sum(nbytes for _, _, nbytes in filling.pieces) <= INLINE_COPY:
+            for piece in filling.pieces:
+                copy(*piece)
+            filling.reached(lease.address + filling.nbytes)
+            return
         step = max(INLINE_COPY, min(COPY_STEP, filling.nbytes // STEPS))
         await copy_in_order(wiring.executor, filling.pieces, step, filling.reached)
     finally:
@@ -159,11 +163,8 @@ def _joined(header: bytes, frames: list[Frame]) -> bytes:
     return b"".join(parts)
 
 
-def _fill_at_once(
-    lease: Lease, header: bytes, frames: list[Frame], offsets: list[int], total: int
-) -> bool:
-    """Copy the header, and little more, on the event loop; ``False`` when the rest is too much for that."""
-    ctypes.memmove(lease.address, header, len(header))
+def _fill_at_once(lease: Lease, frames: list[Frame], offsets: list[int], total: int) -> bool:
+    """Copy little frames on the event loop; ``False`` when they are too much for that."""
     if total > INLINE_COPY:
         return False
     address = lease.address

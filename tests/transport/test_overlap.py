@@ -115,6 +115,28 @@ async def test_the_beginning_travels_before_the_end_is_copied(
         await _settled(tx, rx)
 
 
+@pytest.mark.parametrize("nbytes", [300 << 10, 1 << 20])
+async def test_what_is_copied_on_the_loop_is_offered_before(
+    namespace: str, nbytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy takes as long as the offer and its answer, so it is made meanwhile."""
+    async with _pair(namespace) as (tx, rx):
+        offered: list[bool] = []
+
+        def noted(*piece: int) -> None:
+            offered.append(len(list(tx._sending.core.directory.entries())) == 1)
+            ctypes.memmove(*piece)
+
+        monkeypatch.setattr(placing, "copy", noted)
+        getting = asyncio.create_task(rx.get("0", "1", "k", timeout=10))
+        await tx.put("0", "1", "k", {"x": VALUE[:nbytes], "n": 1})
+        assert offered == [True]
+        delivery = await getting
+        assert (delivery.value["x"] == VALUE[:nbytes]).all()
+        del delivery, getting
+        await _settled(tx, rx)
+
+
 @pytest.mark.parametrize("shape", ["one", "many", "mixed"])
 async def test_every_byte_arrives(namespace: str, shape: str) -> None:
     value: Any = VALUE
