@@ -1,7 +1,10 @@
 """One-way times of this library and of the peer, side by side in one run: ``bench shm``, ``bench nixl``.
 
 In: a contest, sizes, rounds, the peer's wheel. Out: one-way times, ratios and goals.
-Never: measures sides one after the other; a round asks each side for each size, so noise hits all alike.
+Never: measures sides one after the other; a round asks each side, so noise hits all alike.
+
+Each size has processes of its own: what the C library has kept of a larger payload would make the smaller ones of
+whoever allocates for each message look cheaper than they are for who sends only these.
 """
 
 from __future__ import annotations
@@ -65,38 +68,15 @@ def run(
     series: Series = {}
     memcpy: dict[int, list[int]] = {nbytes: [] for nbytes in sizes}
     before = machine()
-    with FreePorts() as ports, Workers() as workers:
-        pairs: dict[tuple[str, str], tuple[Worker, Worker]] = {}
-        for side in sides:
-            if side.pair not in pairs:
-                pairs[side.pair] = workers.pair(
-                    {
-                        "program": side.program,
-                        "loop": side.loop,
-                        "namespace": f"bench-{os.getpid()}-{side.loop}",
-                        "peer": peer,
-                        "connector": contest.connector,
-                        "port": ports.of(side.pair),
-                        **({"extra": where(side)} if where else {}),
-                    },
-                    pin=pin,
-                )
-        for pair in pairs.values():
-            for worker in pair:
-                worker.answer()
-        for number in range(rounds):
-            for nbytes in sizes:
+    for nbytes in sizes:
+        with FreePorts() as ports, Workers() as workers:
+            pairs = _pairs(workers, sides, ports, contest, peer, pin, where)
+            for number in range(rounds):
                 for side in sides:
-                    count = count_for(nbytes, scale * side.share)
-                    batch = {
-                        "name": f"omni-bench-{os.getpid()}-{number}-{side.mode}-{nbytes}",
-                        "mode": side.mode,
-                        "nbytes": nbytes,
-                        "count": count,
-                        "warmup": max(2, count // 10),
-                        "memcpy": count if side is ours else 0,
-                    }
-                    _one(pairs[side.pair], batch, series.setdefault((side, nbytes), {}), memcpy)
+                    batch = _batch(side, nbytes, number, scale)
+                    batch["memcpy"] = batch["count"] if side is ours else 0
+                    measured = series.setdefault((side, nbytes), {})
+                    _one(pairs[side.pair], batch, measured, memcpy)
     rows = [
         {
             "side": side.name,
@@ -132,6 +112,47 @@ def run(
             if (side.rival, nbytes) in times
         ],
         "goals": [goal.as_dict() for goal in _goals(contest, sides, sizes, times)],
+    }
+
+
+def _pairs(
+    workers: Workers,
+    sides: Sequence[Side],
+    ports: FreePorts,
+    contest: Contest,
+    peer: str | None,
+    pin: bool,
+    where: Where | None,
+) -> dict[tuple[str, str], tuple[Worker, Worker]]:
+    """A producer and a consumer for all sides that share them, ready."""
+    pairs: dict[tuple[str, str], tuple[Worker, Worker]] = {}
+    for side in sides:
+        if side.pair not in pairs:
+            job = {
+                "program": side.program,
+                "loop": side.loop,
+                "namespace": f"bench-{os.getpid()}-{side.loop}",
+                "peer": peer,
+                "connector": contest.connector,
+                "port": ports.of(side.pair),
+                **({"extra": where(side)} if where else {}),
+            }
+            pairs[side.pair] = workers.pair(job, pin=pin)
+    for pair in pairs.values():
+        for worker in pair:
+            worker.answer()
+    return pairs
+
+
+def _batch(side: Side, nbytes: int, number: int, scale: float) -> dict[str, Any]:
+    """What one side is asked for in one round."""
+    count = count_for(nbytes, scale * side.share)
+    return {
+        "name": f"omni-bench-{os.getpid()}-{number}-{side.mode}-{nbytes}",
+        "mode": side.mode,
+        "nbytes": nbytes,
+        "count": count,
+        "warmup": max(2, count // 10),
     }
 
 
