@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from .._aio.tasks import spawn
 from ..abc import Channel, RemoteRegion, Revoke
 from ..errors import EngineFault, OmniAsyncError, ProtocolError
 from ..model import Move, Verb
@@ -158,7 +159,7 @@ class Link:
             if word.added:
                 channel.send(word, fds)
         self.core.connected()
-        reads = PeerMoves(wiring, wiring.engine.read, self.incarnation, self.known, self.rest)
+        reads = PeerMoves(wiring.engine.read, self.incarnation, self.known, self.rest)
         self.guest_line = OpenLine(
             channel, lambda moves, ended: reads.add(moves, None, ended), self.known, self.address
         )
@@ -346,9 +347,7 @@ class Link:
         """Begin to read from the sender's slots. The read itself is never cancelled."""
         answer = self.expect(op)
         self._reading[op] = True
-        task = self.wiring.loop.create_task(self._read(op, moves, self.lifeline))
-        self.reads.add(task)
-        task.add_done_callback(self.reads.discard)
+        spawn(self._read(op, moves, self.lifeline), self.reads)
         return answer
 
     def confirm(self, op: int) -> asyncio.Future[Any] | None:

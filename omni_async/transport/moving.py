@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
 
+from .._aio.tasks import spawn
 from ..abc import RemoteRegion
 from ..errors import OmniAsyncError
 from ..model import Move
 from .filling import Filling
-from .wiring import Wiring
 
 SMALL = 256 << 10
 """Bytes of an operation that is written in one piece, together with others of its kind."""
@@ -71,13 +70,11 @@ class PeerMoves:
 
     def __init__(
         self,
-        wiring: Wiring,
         move: Mover,
         peer: str,
         regions: dict[int, RemoteRegion],
         idle: Callable[[], None],
     ) -> None:
-        self._wiring = wiring
         self._move = move
         self._peer = peer
         self._regions = regions
@@ -116,11 +113,11 @@ class PeerMoves:
         """Begin what may be begun."""
         if self._small and not self._together:
             self._together = True
-            self._start(self._move_small())
+            spawn(self._move_small(), self._tasks)
         while self._abreast < ABREAST and self._another():
             self._abreast += 1
             self._picking += 1
-            self._start(self._move_piece())
+            spawn(self._move_piece(), self._tasks)
         if not self._jobs:
             self._idle()
 
@@ -141,11 +138,6 @@ class PeerMoves:
                 if count > self._picking:
                     return True
         return False
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._wiring.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _move_small(self) -> None:
         jobs = [self._small.popleft() for _ in range(min(TOGETHER, len(self._small)))]

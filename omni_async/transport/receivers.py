@@ -227,7 +227,6 @@ class Receivers:
                 return None
             known = self._remote.setdefault(number, {})
             queue = self._writes[number] = PeerMoves(
-                self._wiring,
                 self._wiring.engine.write,
                 channel.peer.incarnation,
                 known,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -15,7 +14,6 @@ from omni_async.model import Move, Region
 from omni_async.pool import PAGE, AnonymousMemory, Lease, Pool
 from omni_async.transport.filling import Filling
 from omni_async.transport.moving import ABREAST, PIECE, SMALL, TOGETHER, PeerMoves
-from omni_async.transport.wiring import Wiring
 
 GIB = 1 << 30
 
@@ -47,10 +45,8 @@ class Desk:
         self.engine = Engine()
         self.ends: dict[str, str | None] = {}
         self.idle = 0
-        loop = asyncio.get_running_loop()
-        wiring = cast("Wiring", SimpleNamespace(loop=loop, engine=self.engine))
         self.regions = {1: RemoteRegion(1, 4 * GIB, 0, None)}
-        self.queue = PeerMoves(wiring, wiring.engine.write, "peer", self.regions, self._idle)
+        self.queue = PeerMoves(self.engine.write, "peer", self.regions, self._idle)
 
     def _idle(self) -> None:
         self.idle += 1

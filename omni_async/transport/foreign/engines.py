@@ -33,7 +33,7 @@ class ForeignEngine:
         self._numbers = itertools.count(1)
         self.used = wiring.loop.time()
         wiring.engine.meet(session, session.encode())
-        self._writes = PeerMoves(wiring, wiring.engine.write, session, self._regions, self._idle)
+        self._writes = PeerMoves(wiring.engine.write, session, self._regions, self._idle)
 
     @property
     def busy(self) -> bool:
