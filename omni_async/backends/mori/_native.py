@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from ..._aio.asking import pause
 from ...errors import BackendUnavailable, EngineFault
 from ..environment import environment
 from .config import MoriTransferEngineOptions
@@ -31,8 +32,8 @@ LOGGING = ("MORI_IO_LOG_LEVEL", "MORI_GLOBAL_LOG_LEVEL")
 LARGEST = 1 << 30
 """Bytes of one request; the vendor counts them with 32 bits."""
 
-FIRST, SHARE, LONGEST = 50e-6, 1 / 8, 2e-3
-"""(1.0) Seconds until a transfer is asked about, part of its age that it is left alone after that, and at most."""
+LONGEST = 2e-3
+"""(1.0) Seconds between two questions about a transfer, at most."""
 
 _RAISED = (RuntimeError, ValueError, IndexError, TypeError, MemoryError)
 """What the vendor's exceptions become in Python."""
@@ -285,7 +286,7 @@ class Native:
         else:
             began = time.monotonic()
             while status.InProgress():  # Wait() would do so without a pause, and hold that lock
-                time.sleep(min(max(FIRST, (time.monotonic() - began) * SHARE), LONGEST))
+                time.sleep(pause(time.monotonic() - began, LONGEST))
 
     def _alive(self) -> Any:
         if self._engine is None:
