@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import OmniAsyncError
+from .audience import Audience
 from .words import ALL, Ask, Mode, Reason, Room
 
 
@@ -67,10 +68,12 @@ class Session:
     ready: dict[int, None] = field(default_factory=dict)
     """Layers, in the order in which they became ready."""
     shares: list[GivenShare] = field(default_factory=list)
-    expected: int = 0
-    """Shares that make it whole; 0 while nobody has asked."""
+    audience: Audience = field(init=False)
     state: State = State.OPEN
     error: OmniAsyncError | None = None
+
+    def __post_init__(self) -> None:
+        self.audience = Audience(self.consumers)
 
     @property
     def writing(self) -> bool:

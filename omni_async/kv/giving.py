@@ -24,6 +24,7 @@ from ..errors import (
     TransferCancelled,
     UsageError,
 )
+from .audience import Seat
 from .given import GivenShare, Session, State
 from .reasons import own_error, reason_of
 from .remembered import Remembered
@@ -51,7 +52,7 @@ class Giving:
         writes: whether bytes are written from here (WRITE), or read by the consumer.
         plan: works out what to move for a share, and sets ``plan`` and ``staged``.
             Raises UsageError or ProtocolError where the blocks do not fit.
-        shares_of: how many shares an instance has to which this consumer belongs.
+        seat: where a consumer stands in its instance.
         describe: a peer, for people.
         who: the consumer at the end of a line, the same on another line of its.
         where: whatever has to be known at a share's end as it was when it was asked for.
@@ -65,7 +66,7 @@ class Giving:
         *,
         writes: bool,
         plan: Callable[[GivenShare], None],
-        shares_of: Callable[[str], int],
+        seat: Callable[[str], Seat],
         describe: Callable[[str], str],
         who: Callable[[str], str] = str,
         where: Callable[[str], Any] = str,
@@ -75,7 +76,7 @@ class Giving:
         self._where = where
         self._writes = writes
         self._plan = plan
-        self._shares_of = shares_of
+        self._seat = seat
         self._describe = describe
         self.sessions: dict[str, Session] = {}
         self._shares: dict[tuple[str, int], GivenShare] = {}
@@ -269,15 +270,12 @@ class Giving:
                 f"for in mode {share.ask.mode.value!r}",
             )
             return
-        if not session.expected:
-            session.expected = session.consumers * self._shares_of(share.peer)
-        if len(session.shares) >= max(session.expected, 1):
-            self._refuse(
-                share,
-                f"request {session.request_id!r} is for {session.expected} consumer(s), and this is one more",
-                spoil=False,
-            )
+        seat = self._seat(share.peer)
+        objection = session.audience.objection(share.who, seat)
+        if objection is not None:
+            self._refuse(share, objection, spoil=False)
             return
+        session.audience.add(share.who, seat)
         share.session = session
         session.shares.append(share)
         self.stirred.append(session)
@@ -403,7 +401,7 @@ class Giving:
             session.state = State.FAILED
         elif (
             session.state is State.SEALED
-            and len(session.shares) == session.expected > 0
+            and session.audience.complete
             and all(len(share.landed) == self._layers for share in session.shares)
         ):
             session.state = State.DELIVERED

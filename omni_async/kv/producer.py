@@ -17,6 +17,7 @@ from ..transport import DEFAULT
 from ..transport.guests import GuestLine
 from . import sending
 from .arguments import Carrier, checked_blocks, checked_request, checked_text
+from .audience import Seat
 from .calm import Calm
 from .computing import Computing
 from .end import DEFER_TIMEOUT, SETTLE_SECONDS, TRANSFER_TIMEOUT, KVEnd
@@ -43,7 +44,7 @@ class KVProducer(KVEnd):
         caches: one item a layer (a tensor, or a pair of keys and values), or a :class:`KVMemory`, which
             backends whose consumers map memory need. They are registered once, and read in place.
         transfer_timeout: seconds in which something of a sealed request has to move; more than 0, ``None`` for
-            no limit. While the model computes there is none.
+            no limit. While the model computes there is none: an event that never comes is ended by the consumer's.
         defer_timeout: seconds that a request waits for its consumers; the same.
 
     Raises:
@@ -81,12 +82,12 @@ class KVProducer(KVEnd):
             self.layout.layers,
             writes=self.writes,
             plan=self._plan,
-            shares_of=self._shares_of,
+            seat=self._seat,
             describe=self._describe,
             who=self._who,
             where=self._where,
         )
-        self.computing = Computing(self.guests.wiring.executor, self.core, self.flush)
+        self.computing = Computing(self.core, self.flush)
         self._sessions = Sessions(self)
         self._writes = Writes(self.guests, self.caches, self._written)
         self._calm = Calm(lambda: self.under_way)
@@ -120,6 +121,7 @@ class KVProducer(KVEnd):
         blocks = self._checked(block_ids, tokens)
         session = self._begin(request_id, Mode.READ, consumers)
         self._assign(session.core, blocks, tokens)
+        session.told.seal()
         self.seal(session)
         return session
 
@@ -271,8 +273,10 @@ class KVProducer(KVEnd):
         peer = self.peers.get(name)
         return [] if peer is None else peer.meet.spots
 
-    def _shares_of(self, who: str) -> int:
-        return len(targets_of(self.layout, self.peers[who].layout.tp_size))
+    def _seat(self, who: str) -> Seat:
+        theirs = self.peers[who].layout
+        ranks = targets_of(self.layout, theirs.tp_size)
+        return Seat(theirs.tp_size, theirs.tp_rank, tuple(ranks))
 
     def _describe(self, who: str) -> str:
         peer = self.peers.get(who)
@@ -313,6 +317,7 @@ class KVProducer(KVEnd):
 
     def shut(self, reason: str) -> None:
         self.core.close(reason)
+        self.computing.close()
 
     @property
     def under_way(self) -> bool:
@@ -325,6 +330,5 @@ class KVProducer(KVEnd):
             self._sessions.stir_all()
 
     def unregister(self) -> None:
-        self.computing.close()
         if not self.under_way:  # else the engine may still read: its regions go with it
             super().unregister()

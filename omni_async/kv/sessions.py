@@ -80,7 +80,7 @@ class Sessions:
             return math.inf
         if not core.shares:
             return session.since + session.patience
-        if len(core.shares) < core.expected:
+        if not core.audience.complete:
             return moved + self._producer.defer_timeout
         if core.state is State.SEALED:
             return moved + self._producer.transfer_timeout
@@ -89,12 +89,12 @@ class Sessions:
     def _late(self, core: Session) -> None:
         asked = len(core.shares)
         landed = sum(len(share.landed) for share in core.shares)
-        if 0 < core.expected <= asked:
+        if core.audience.complete:
             limit = self._producer.transfer_timeout
             text = f"nothing has moved for {limit:g} s, {landed} layers have landed"
         elif asked:
             limit = self._producer.defer_timeout
-            text = f"{asked} of {core.expected} consumers have asked for it within {limit:g} s"
+            text = f"{asked} of {core.audience.expected} consumers have asked for it within {limit:g} s"
         else:
             text = f"0 consumers have asked for it within {self._open[core].patience:g} s"
         self._producer.core.fail(core, Reason.TIMEOUT, text)

@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from omni_async.errors import ProtocolError
+from omni_async.kv.audience import Seat
 from omni_async.kv.given import GivenShare, Session, State
 from omni_async.kv.giving import Giving
 from omni_async.kv.taking import Step, TakenShare, Taking
@@ -127,7 +128,7 @@ class Giver:
             LAYERS,
             writes=writes,
             plan=self._plan,
-            shares_of=lambda _: 1,
+            seat=lambda _: Seat(),
             describe=str,
         )
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from omni_async.errors import ProtocolError, TransferCancelled
+from omni_async.kv.audience import Seat
 from omni_async.kv.given import GivenShare, State
 from omni_async.kv.giving import Giving
 from omni_async.kv.taking import Step, TakenShare, Taking
@@ -31,7 +32,7 @@ def giving(*, writes: bool = True, who: Any = str, where: Any = str) -> Giving:
         LAYERS,
         writes=writes,
         plan=lambda share: None,
-        shares_of=lambda _: 1,
+        seat=lambda _: Seat(),
         describe=str,
         who=who,
         where=where,
@@ -230,7 +231,7 @@ def test_a_plan_that_fails_ends_one_share_for_both_sides() -> None:
     def plan(share: GivenShare) -> None:
         raise ProtocolError("2 blocks are not 3")
 
-    core = Giving(LAYERS, writes=True, plan=plan, shares_of=lambda _: 1, describe=str)
+    core = Giving(LAYERS, writes=True, plan=plan, seat=lambda _: Seat(), describe=str)
     core.heard("A", ask(1))
     session = begun(core)
     [word] = said(core)
