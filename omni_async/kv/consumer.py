@@ -150,15 +150,11 @@ class KVConsumer(KVEnd):
 
         Cancellation: safe; it is given up.
         """
-        self._ready()
-        checked_request(request_id)
+        blocks = self.check(request_id, block_ids)
         try:
             wanted = Mode(mode)
         except ValueError:
             raise UsageError(f"mode is 'write' or 'read', not {mode!r}") from None
-        blocks = checked_blocks(block_ids)
-        check_blocks(self.layout, blocks, side="target")
-        self._transfers.check_free(request_id, blocks)
         addresses = self._addresses(source, source_tp)
         progress = KVProgress(request_id, blocks, self.layout.layers, self.deadlines, self._give_up)
         staged = self._landing.staged
@@ -171,6 +167,19 @@ class KVConsumer(KVEnd):
             self._recheck(address)
         self.flush()
         return progress
+
+    def check(self, request_id: str, block_ids: Sequence[int]) -> list[int]:
+        """What :meth:`receive` refuses whatever its producer is; the blocks.
+
+        Raises:
+            UsageError, ClosedError: as there.
+        """
+        self._ready()
+        checked_request(request_id)
+        blocks = checked_blocks(block_ids)
+        check_blocks(self.layout, blocks, side="target")
+        self._transfers.check_free(request_id, blocks)
+        return blocks
 
     async def receive_all(
         self,
@@ -341,11 +350,12 @@ class KVConsumer(KVEnd):
         return [(line, name) for line, name in self._lines.items() if line.address == address]
 
     def _plan(self, share: TakenShare, word: Begun) -> None:
-        if self.writes and not word.staged:
-            return
         peer = self._peer_at(share.address)
         assert peer is not None  # it has just spoken
         tokens = None if word.tokens < 0 else word.tokens
+        share.holds = len(word.blocks) * peer.layout.block_size if tokens is None else tokens
+        if self.writes and not word.staged:
+            return
         share.plan = KVPlan.of(peer.layout, word.blocks, self.layout, share.blocks, tokens=tokens)
 
     # --- the core's decisions ---------------------------------------------------------------------

@@ -45,4 +45,10 @@ def error_of(reason: Reason, text: str, request_id: str, peer: str | None = None
 def own_error(request_id: str, reason: Reason, text: str) -> OmniAsyncError:
     """What it means to this side's own caller: no peer was lost where this end was closed."""
     mine = Reason.ABORTED if reason is Reason.CLOSED else reason
-    return error_of(mine, f"request {request_id!r}: {text}", request_id)
+    return error_of(mine, named(request_id, text), request_id)
+
+
+def named(request_id: str, text: str) -> str:
+    """With the request's name in front, once."""
+    name = f"request {request_id!r}"
+    return text if text.startswith(name) else f"{name}: {text}"

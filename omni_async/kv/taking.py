@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import EngineFault, OmniAsyncError, PeerLost, ProtocolError, UsageError
-from .reasons import error_of
+from .reasons import error_of, named
 from .words import ALL, AnyWord, Ask, Begun, Decline, Drop, Ended, Landed, Mode, Ready, Reason, Took
 
 
@@ -47,6 +47,8 @@ class TakenShare:
     incarnation: str = ""
     """Of the producer that was asked."""
     tokens: int = ALL
+    holds: int = 0
+    """Tokens of its producer's cache, told or because its blocks are full."""
     plan: Any = None
     """What is to be moved, as whoever moves it knows it."""
     local: int = 0
@@ -71,7 +73,7 @@ class Taking:
     Args:
         layers: of the cache.
         written_to: whether producers write here (WRITE), or bytes are read from here.
-        plan: works out what is to be moved, and sets ``plan``; raises UsageError or ProtocolError.
+        plan: works out what is to be moved, and sets ``plan`` and ``holds``; raises UsageError or ProtocolError.
         describe: a producer at an address, for people.
     """
 
@@ -122,6 +124,9 @@ class Taking:
         lands = self._written_to and len(share.arrived) < self._layers
         self._fail(share, error, doubtful=told and lands)
         if told:
+            if isinstance(error, ProtocolError):  # its producer has to know why, not only that
+                refusal = Decline(share.request_id, str(error), Reason.REFUSED)
+                self.words.append((share.address, refusal))
             self.words.append((share.address, Drop(share.ticket)))
 
     def free(self, share: TakenShare) -> None:
@@ -273,7 +278,7 @@ class Taking:
 
     def _ended(self, share: TakenShare, word: Ended) -> None:
         if share.step < Step.DONE:
-            text = f"request {share.request_id!r}: {word.text}"
+            text = named(share.request_id, word.text)
             peer = self._describe(share.address)
             error = error_of(word.reason, text, share.request_id, peer)
             self._fail(share, error, doubtful=self._written_to and word.under_way)

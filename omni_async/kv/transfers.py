@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
 from .._aio.deadline import Deadlines
-from ..errors import ClosedError, OmniAsyncError, TransferTimeout, UsageError
+from ..errors import ClosedError, OmniAsyncError, ProtocolError, TransferTimeout, UsageError
 from .progress import KVProgress
+from .reasons import named
 from .stillness import Stillness
 from .taking import Step, TakenShare, Taking
 
@@ -92,6 +93,8 @@ class Transfers:
             return
         if share.free:
             del self._progress[share]
+        if share.step in (Step.BEGUN, Step.DONE) and progress.error is None:
+            self._compare(progress)
         if share.step is Step.FAILED and progress.error is None:
             assert share.error is not None
             self.cancel(progress, share.error)
@@ -105,6 +108,17 @@ class Transfers:
         else:
             self.still.moved(progress)
         progress.stir()
+
+    def _compare(self, progress: KVProgress) -> None:
+        """Ranks of a producer that have begun have to give as many tokens: a cache in part is none."""
+        begun = [share for share in progress.shares if share.step in (Step.BEGUN, Step.DONE)]
+        other = next((share for share in begun if share.holds != begun[0].holds), None)
+        if other is not None:
+            told = (
+                f"{share.holds} by {self._describe(share.address)}" for share in (begun[0], other)
+            )
+            text = f"the producer's ranks tell different numbers of tokens: {', '.join(told)}"
+            self.cancel(progress, ProtocolError(named(progress.request_id, text)))
 
     def cancel(self, progress: KVProgress, error: OmniAsyncError) -> None:
         """Give one up; nothing where it is over."""

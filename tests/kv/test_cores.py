@@ -201,7 +201,8 @@ def test_a_producer_that_turns_out_not_to_fit_may_still_write() -> None:
     core.refused("P", ProtocolError("another layout"))
     assert share.step is Step.FAILED
     assert not share.free
-    assert said(core) == [Drop(share.ticket)]
+    refusal = Decline("r", "another layout", Reason.REFUSED)
+    assert said(core) == [refusal, Drop(share.ticket)]
 
 
 def test_a_producer_that_does_not_fit_hears_who_would_have_asked_it() -> None:
