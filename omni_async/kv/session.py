@@ -7,23 +7,17 @@ Never: blocks the model; says that blocks may be freed while a byte of them may 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ClosedError, TransferTimeout, UsageError
 from ..transport import DEFAULT
 from .arguments import checked_layer
 from .given import Session, State
+from .told import Event, Told
 from .waiters import Waiters, deadline_of, failed
 
 if TYPE_CHECKING:
     from .producer import KVProducer
-
-
-class Event(Protocol):
-    """When a layer's values are there, such as a ``torch.cuda.Event`` that was recorded."""
-
-    def synchronize(self) -> Any:
-        """Block until then; called in a thread of the transport's."""
 
 
 class KVSession:
@@ -45,8 +39,9 @@ class KVSession:
         self.since = producer.loop.time()
         self.patience = producer.defer_timeout
         """Seconds in which the first consumer has to ask."""
-        self._coming = 0
-        """Layers whose events are waited for."""
+        self.told = Told(f"request {core.request_id!r}")
+        self._missed: list[int] | None = None
+        """Layers whose events had not come when it failed."""
 
     @property
     def request_id(self) -> str:
@@ -88,34 +83,34 @@ class KVSession:
     def layer_ready(self, layer: int, event: Event | None = None) -> None:
         """A layer's keys and values are in their blocks. Never blocks, and may be called from any thread.
 
-        Where the session has failed meanwhile it does nothing: :meth:`delivered` tells why.
+        A :meth:`seal` that begins after this has returned, in whatever thread, waits for it and its event. Where
+        the session has failed meanwhile it does nothing: :meth:`delivered` tells why.
 
         Args:
             layer: from 0, in any order, each once.
-            event: when they are there, where the device is still computing them.
+            event: when they are there, where the device is still computing them. Events of one session are
+                waited for one after another, beside those of others; what one raises fails the session.
 
         Raises:
-            UsageError: there is no such layer, it was sealed, or its blocks were not told.
+            UsageError: there is no such layer, it was told before, it was sealed, its blocks were not told, or
+                the event has no ``synchronize``.
         """
-        checked_layer(layer, self._producer.layout.layers)
-        if self.core.state is State.SEALED:
-            raise UsageError(
-                f"request {self.request_id!r} was sealed; layer {layer} comes too late"
-            )
+        layer = checked_layer(layer, self._producer.layout.layers)
+        if self.core.state > State.DELIVERED:
+            return
         if self.core.blocks is None:
             raise UsageError(f"request {self.request_id!r}: tell its blocks first, by assign()")
+        self.told.tell(layer, event)
         self._producer.computing.ready(self, layer, event)
-
-    def coming(self, count: int) -> None:
-        """So many more layers are waited for; on the loop."""
-        self._coming += count
-        self.stir()
 
     # --- from the loop ----------------------------------------------------------------------------
 
     async def seal(self) -> None:
         """No more layers will be told: those that were not are ready now. Returns when all were handed on, which
         is no delivery: see :meth:`delivered`.
+
+        Layers that were told before are taken in first, from whatever thread, and their events waited for. An
+        event that never comes is waited for until the session fails: see ``transfer_timeout`` of the consumer.
 
         Raises:
             OmniAsyncError: the session has failed; the same error as :meth:`delivered`.
@@ -126,7 +121,7 @@ class KVSession:
         self._producer.check(self)
         if self.core.blocks is None and self.core.state < State.DELIVERED:
             raise UsageError(f"request {self.request_id!r}: tell its blocks first, by assign()")
-        while self._coming and self.core.state < State.DELIVERED:
+        while not self.told.seal() and self.core.state < State.DELIVERED:
             await self._waiters.change(None, self._late)
         self._producer.seal(self)
         self._raise_if_failed()
@@ -186,11 +181,18 @@ class KVSession:
 
     def stir(self) -> None:
         """Something has changed; on the loop."""
+        if self._missed is None and self.core.state > State.DELIVERED:
+            self._missed = list(self.told.awaited)
         self._waiters.stir()
 
     def _raise_if_failed(self) -> None:
-        if self.core.error is not None:
-            raise failed(self.core.error)
+        if self.core.error is None:
+            return
+        error = failed(self.core.error)
+        if self._missed:
+            layers = ", ".join(map(str, self._missed))
+            error.args = (f"{error}; events of its layers had not come: {layers}", *error.args[1:])
+        raise error
 
     def _late(self) -> TransferTimeout:
         return TransferTimeout(

@@ -90,7 +90,6 @@ async def test_a_session_refuses_what_makes_no_sense_and_goes_on(where: Ends) ->
             with pytest.raises(omni_async.UsageError):
                 await progress.layer(layer)  # type: ignore[arg-type]
         session.layer_ready(0)
-        session.layer_ready(0)
         await session.seal()
         await session.seal()
         with pytest.raises(omni_async.UsageError, match="sealed"):
