@@ -27,7 +27,7 @@ from ..errors import (
 from .audience import Seat
 from .given import GivenShare, Session, State
 from .reasons import own_error, reason_of
-from .remembered import Remembered
+from .remembered import End, Remembered
 from .words import (
     AnyWord,
     Ask,
@@ -102,13 +102,13 @@ class Giving:
         session = self.sessions[request_id] = Session(request_id, mode, consumers)
         declined = self._ends.begun(request_id)
         if declined is not None:
-            self._fail(session, *declined)
+            self._fail(session, declined.reason, declined.text)
             return session
         for share in self._waiting.pop(request_id, []):
             if session.state < State.DELIVERED:
                 self._join(session, share)
             else:  # an earlier one did not fit
-                self._end(share, *self._ends[request_id])
+                self._end_as(share, self._ends[request_id])
         return session
 
     def assign(self, session: Session, blocks: list[int], tokens: int) -> None:
@@ -141,7 +141,7 @@ class Giving:
 
     def abort(self, request_id: str, text: str) -> None:
         """There will be no session: whoever has asked, or asks, is told so."""
-        self._ends.add(request_id, Reason.ABORTED, text)
+        self._ends.add(request_id, End(Reason.ABORTED, text))
         for share in self._waiting.pop(request_id, []):
             self._end(share, Reason.ABORTED, text)
 
@@ -155,9 +155,14 @@ class Giving:
                 self._end(share, Reason.CLOSED, text)
         self._waiting.clear()
 
-    def forget(self, request_id: str) -> None:
-        """Nobody asks for it any more."""
-        self._ends.forget(request_id)
+    def remembered(self) -> dict[str, End]:
+        """Ends that are told to consumers which ask late, since this was last asked: see :meth:`forget`."""
+        new, self._ends.new = self._ends.new, {}
+        return new
+
+    def forget(self, request_id: str, end: End | None = None) -> None:
+        """Nobody asks for it any more; ``end``: if that is what is remembered of it."""
+        self._ends.forget(request_id, end)
 
     @property
     def waiting(self) -> int:
@@ -253,10 +258,11 @@ class Giving:
             raise ProtocolError(f"ticket {ask.ticket} was used twice", peer=peer)
         share = self._shares[who, ask.ticket] = GivenShare(peer, who, ask, self._where(peer))
         session = self.sessions.get(ask.request_id)
+        self._ends.asked_again(ask.request_id, who)
         if session is not None and session.state < State.DELIVERED:
             self._join(session, share)
         elif ask.request_id in self._ends:
-            self._end(share, *self._ends[ask.request_id])
+            self._end_as(share, self._ends[ask.request_id])
         elif self._closed is not None:
             self._end(share, Reason.CLOSED, self._closed)
         else:
@@ -336,7 +342,8 @@ class Giving:
         session = share.session
         if session is None:
             self._unwait(share)
-            self._ends.add(share.ask.request_id, Reason.DROPPED, text, unwanted=True)
+            end = End(Reason.DROPPED, text, unwanted=True, by=share.who)
+            self._ends.add(share.ask.request_id, end)
             self._end(share, Reason.DROPPED, text)
             return
         share.owes = True
@@ -356,7 +363,7 @@ class Giving:
     def _declined(self, word: Decline) -> None:
         session = self.sessions.get(word.request_id)
         if session is None:
-            self._ends.add(word.request_id, word.reason, word.text, unwanted=True)
+            self._ends.add(word.request_id, End(word.reason, word.text, unwanted=True))
         elif session.state < State.DELIVERED:
             self._fail(session, word.reason, word.text)
 
@@ -376,8 +383,11 @@ class Giving:
         if not share.under_way:
             self._release(share)
 
+    def _end_as(self, share: GivenShare, end: End) -> None:
+        self._end(share, end.reason, end.text)
+
     def _fail(self, session: Session, reason: Reason, text: str) -> None:
-        self._ends.add(session.request_id, reason, text)
+        self._ends.add(session.request_id, End(reason, text))
         for share in session.shares:
             if share.reason is None and len(share.landed) < self._layers:
                 self._end(share, reason, text)
@@ -390,7 +400,7 @@ class Giving:
             return
         session.state, session.error = State.FAILING, error
         reason = reason_of(error)
-        self._ends.add(session.request_id, reason, str(error))
+        self._ends.add(session.request_id, End(reason, str(error)))
         for share in session.shares:
             if share.reason is None and len(share.landed) < self._layers:
                 self._end(share, reason, str(error))

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ..errors import UsageError
 from .layout import KVLayout, match, shares
+from .words import MOST_BLOCKS
 
 Offsets = npt.NDArray[np.int64]
 
@@ -198,9 +199,11 @@ def check_blocks(
         tokens: how many they hold, where that is told.
 
     Raises:
-        UsageError: see :meth:`KVPlan.of`; blocks that come twice, on either side.
+        UsageError: see :meth:`KVPlan.of`; blocks that come twice, on either side; more than can be told.
     """
     numbers = _blocks(side, blocks, layout)
+    if len(numbers) > MOST_BLOCKS:
+        raise UsageError(f"a request has at most {MOST_BLOCKS:,} blocks, not {len(numbers):,}")
     _refuse(numbers, _doubled(numbers), side, "come twice")
     if tokens is not None:
         _tokens(layout, numbers, layout, numbers, tokens)

@@ -190,7 +190,6 @@ class KVProducer(KVEnd):
         found = core or self.core.sessions.get(request_id)
         if found is None:
             self.core.abort(request_id, text)
-            self._sessions.forget_later(request_id)
         else:
             self.core.fail(found, Reason.ABORTED, text)
         self.flush()
@@ -307,6 +306,7 @@ class KVProducer(KVEnd):
             stirred, core.stirred = core.stirred, []
             for session in dict.fromkeys(stirred):
                 self._sessions.stir(session)
+        self._sessions.forget_later(core.remembered())
 
     def _written(self, share: GivenShare, layer: int, problem: str | None) -> None:
         self.core.written(share, layer, problem)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from .given import Session, State
+from .remembered import End
 from .session import KVSession
 from .stillness import Stillness
 from .words import Mode, Reason
@@ -57,8 +59,6 @@ class Sessions:
         if core.over:
             del self._open[core]
             self.still.forget(core)
-            if core.state is State.FAILED:
-                self.forget_later(core.request_id)
         else:
             self.still.moved(core)
 
@@ -67,11 +67,12 @@ class Sessions:
         for session in self._open.values():
             session.stir()
 
-    def forget_later(self, request_id: str) -> None:
-        """That it has failed is told to consumers which ask for it within ``defer_timeout``."""
+    def forget_later(self, ends: Mapping[str, End]) -> None:
+        """They are told to consumers which ask within ``defer_timeout``."""
         limit = min(self._producer.defer_timeout, 3600.0)
-        forget = partial(self._producer.core.forget, request_id)
-        self._producer.deadlines.add(self._loop.time() + limit, forget)
+        for request_id, end in ends.items():
+            forget = partial(self._producer.core.forget, request_id, end)
+            self._producer.deadlines.add(self._loop.time() + limit, forget)
 
     def _due(self, core: Session, moved: float) -> float:
         """When it is given up, if nothing moves until then."""

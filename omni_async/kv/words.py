@@ -149,7 +149,27 @@ class Leave(Word, tag=11):
 
 AnyWord = Meet | Ask | Drop | Took | Begun | Ready | Landed | Ended | Room | Decline | Leave
 
-encode = msgspec.msgpack.Encoder().encode
+LONGEST_TEXT = 2000
+"""Characters of a reason that are told; an exception's may have any number."""
+MOST_BLOCKS = 1 << 20
+"""Blocks of one request: all words of a line have a limit."""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def encode(word: AnyWord) -> bytes:
+    """A word's bytes; a long reason is cut."""
+    if isinstance(word, (Ended, Decline)) and len(word.text) > LONGEST_TEXT:
+        word = msgspec.structs.replace(word, text=cut(word.text))
+    return _encode(word)
+
+
+def cut(text: str) -> str:
+    """The begin of it, and how much there was, where it is longer than is told."""
+    if len(text) <= LONGEST_TEXT:
+        return text
+    return f"{text[: LONGEST_TEXT - 40]}... ({len(text):,} characters)"
+
 
 decode: Callable[[bytes], AnyWord] = msgspec.msgpack.Decoder(AnyWord).decode
 """One word from its bytes; ``msgspec.DecodeError`` where they are none."""

@@ -12,6 +12,7 @@ from omni_async.kv.given import GivenShare, State
 from omni_async.kv.giving import Giving
 from omni_async.kv.taking import Step, TakenShare, Taking
 from omni_async.kv.words import (
+    LONGEST_TEXT,
     Ask,
     Begun,
     Decline,
@@ -22,6 +23,8 @@ from omni_async.kv.words import (
     Reason,
     Room,
     Took,
+    decode,
+    encode,
 )
 
 LAYERS = 2
@@ -253,3 +256,54 @@ def test_what_lies_in_landing_slots_as_a_whole_needs_its_producer_no_more(copied
     assert share.step is (Step.DONE if copied else Step.FAILED)
     assert share.free
     assert not core.doubtful
+
+
+def test_who_gave_it_up_may_ask_for_it_again() -> None:
+    core = giving()
+    core.heard("A", ask(1))
+    core.heard("A", Drop(1))
+    core.heard("A", ask(2))
+    core.heard("B", Drop(7))  # of nothing: somebody else's word changes nothing
+    session = begun(core)
+    assert session.state is State.OPEN
+    assert [share.ask.ticket for share in session.shares] == [2]
+
+
+def test_what_another_consumer_gave_up_stays_given_up() -> None:
+    core = giving()
+    core.heard("A", ask(1))
+    core.heard("A", Drop(1))
+    said(core)
+    core.heard("B", ask(1))
+    [word] = said(core)
+    assert (type(word), word.reason) == (Ended, Reason.DROPPED)
+    assert begun(core).state is State.FAILED
+
+
+def test_an_end_is_forgotten_in_its_time_and_not_in_an_older_ones() -> None:
+    core = giving()
+    core.abort("r", "first")
+    [first] = core.remembered().items()
+    core.abort("r", "second")
+    [second] = core.remembered().items()
+    assert core.remembered() == {}
+    core.forget(*first)
+    core.heard("A", ask(1))
+    [word] = said(core)
+    assert word.text == "second"
+    core.forget(*second)
+    core.heard("A", ask(2))
+    assert said(core) == []
+    assert core.waiting == 1
+
+
+def test_a_long_reason_is_cut_where_it_is_told_and_remembered() -> None:
+    text = "x" * (1 << 20)
+    [told] = [decode(encode(word)) for word in [Ended(1, Reason.ABORTED, text, False)]]
+    assert isinstance(told, Ended)
+    assert len(told.text) <= LONGEST_TEXT
+    assert "1,048,576 characters" in told.text
+    core = giving()
+    core.abort("r", text)
+    [(_, end)] = core.remembered().items()
+    assert len(end.text) <= LONGEST_TEXT

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from omni_async import ProtocolError, UsageError
 from omni_async.kv.layout import KVLayout
-from omni_async.kv.plan import KVMove, KVPlan, plan_moves, sources_of, targets_of
+from omni_async.kv.plan import KVMove, KVPlan, check_blocks, plan_moves, sources_of, targets_of
+from omni_async.kv.words import MOST_BLOCKS
 
 from .caches import (
     FORMS,
@@ -278,3 +279,18 @@ def test_ranks_that_cannot_share_the_heads_are_refused() -> None:
             ask(layout(), 0)
         with pytest.raises(UsageError, match="tp_size has to be at most 4096, not 8192"):
             ask(layout(), 8192)
+
+
+def test_a_request_has_not_more_blocks_than_can_be_told() -> None:
+    layout = KVLayout(
+        layers=1,
+        num_blocks=MOST_BLOCKS + 1,
+        block_size=1,
+        kv_heads=1,
+        head_size=1,
+        dtype="uint8",
+        form="mla",
+    )
+    check_blocks(layout, range(MOST_BLOCKS), side="target")
+    with pytest.raises(UsageError, match="at most 1,048,576 blocks"):
+        check_blocks(layout, range(MOST_BLOCKS + 1), side="target")
