@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Protocol
 
 from .._aio.deadline import seconds
 from ..errors import UsageError
 from ..model import Role
 from ..transport import Transport
+from .names import is_name, told
 
 
 class Staged(Protocol):
@@ -76,14 +77,10 @@ def checked_request(request_id: object) -> str:
     Raises:
         UsageError: it is none.
     """
-    try:
-        fits = isinstance(request_id, str) and 0 < len(request_id.encode()) <= 1024
-    except UnicodeEncodeError:
-        fits = False
-    if not fits or not isinstance(request_id, str):
+    if not isinstance(request_id, str) or not is_name(request_id):
         raise UsageError(
             "a request is known by a non-empty str of at most 1,024 bytes, the same on both sides (such as "
-            f"the router's transfer_id), not {request_id!r}"
+            f"the router's transfer_id), not {told(request_id)}"
         )
     return request_id
 
@@ -95,10 +92,15 @@ def checked_blocks(block_ids: object) -> list[int]:
         UsageError: they are none.
     """
     try:
-        return [operator.index(block) for block in block_ids]  # type: ignore[attr-defined]
+        if isinstance(block_ids, (Mapping, Set)):  # they have another order, or none
+            raise TypeError
+        blocks = list(block_ids)  # type: ignore[call-overload]
+        if bool in set(map(type, blocks)):
+            raise TypeError
+        return [operator.index(block) for block in blocks]
     except TypeError:
         raise UsageError(
-            f"blocks are whole numbers, in the order of the tokens, not {block_ids!r}"
+            f"blocks are whole numbers, in the order of the tokens, not {told(block_ids)}"
         ) from None
 
 

@@ -181,6 +181,11 @@ class KVEnd(abc.ABC):
             raise UsageError(f"enter the {name} first, by 'async with'")
 
     @property
+    def closed(self) -> bool:
+        """Nothing can be begun any more: it was closed, or its transport."""
+        return self._closed
+
+    @property
     def writes(self) -> bool:
         """Whether producers write (WRITE); otherwise consumers read."""
         return self.guests.verb is Verb.WRITE

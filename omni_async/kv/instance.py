@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import registry
 from .._aio.executor import OwnedExecutor
 from ..abc.options import AddressedOptions
-from ..errors import ProtocolError, UsageError
+from ..errors import ClosedError, ProtocolError, UsageError
 from ..model import ConnectorSpec, Endpoint, Role
 from ..rendezvous.zmq_address import HostPort
 from ..rendezvous.zmq_hosts import local_places
@@ -41,14 +42,17 @@ from .control import (
 )
 from .control.metadata import Layers
 from .control.options import EXTRA, Mistake, is_trusted, refusal
+from .end import KVEnd
 from .introduction import introduced
 from .known_peers import KnownPeers
 from .layout import KVLayout
 from .memory import KVMemory
 from .plan import targets_of
-from .prefill import Prefill
+from .prefill import Prefill, checked_source
 from .producer import KVProducer
 from .progress import KVProgress
+
+End = TypeVar("End", bound=KVEnd)
 
 _ENDS: dict[str, Role] = {"P": "sender", "D": "receiver"}
 _SIDES: dict[Side, str] = {"prefill": "P", "decode": "D"}
@@ -108,6 +112,11 @@ class KVInstance:
         self._namespace = namespace
         self._stack = AsyncExitStack()
         self._peers: KnownPeers | None = None
+        self._jobs: weakref.WeakValueDictionary[str, Prefill] = weakref.WeakValueDictionary()
+        """(mode ``read``) By transfer, for the producer does not know of them before they are sealed."""
+        self._entered = False
+        self._opened = False
+        self._closed = False
         self._check_ranks()
 
     @property
@@ -118,9 +127,13 @@ class KVInstance:
     # --- life -------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> KVInstance:
+        if self._entered:
+            raise UsageError("this KVInstance was entered before; make another one")
+        self._entered = True
         async with AsyncExitStack() as stack:
             await self._open(stack)
             self._stack = stack.pop_all()
+        self._opened = True
         return self
 
     async def __aexit__(
@@ -129,6 +142,7 @@ class KVInstance:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._closed = True
         await self._stack.aclose()
 
     async def withdraw(self) -> None:
@@ -293,36 +307,53 @@ class KVInstance:
         Raises:
             ProtocolError: the params say too little, or ask for decode; heads that cannot be shared out to
                 decode's ranks.
-            UsageError: blocks that do not exist, or a transfer that is under way already.
+            UsageError: blocks that do not exist, or a transfer that is under way already; this instance was
+                not entered.
             ClosedError: this instance was closed.
+
+        All of them in both modes here, before the model computes.
 
         Cancellation: safe; it is given up.
         """
         found = self.params(kv_transfer_params, request_id)
         if found is None:
             return None
-        if found.side != "prefill" or self.producer is None:
+        if found.side != "prefill":
             raise ProtocolError(f"transfer {found.transfer_id!r} asks for decode, not for prefill")
+        producer, writes = self._open_end_of(self.producer), not self.options.read_mode
         try:
             wanted = bool(targets_of(self.layout, found.peer.tp_size))
         except UsageError as error:
             raise ProtocolError(f"transfer {found.transfer_id!r}: {error}") from None
+        blocks = None
+        if block_ids is not None:
+            blocks = checked_source(self.layout, block_ids, tokens, writes=writes)
         session = None
-        if wanted and not self.options.read_mode:
-            session = await self.producer.write_to(
-                found.transfer_id, block_ids, tokens=tokens, timeout=0
-            )
-        return Prefill(
-            self.producer,
+        if writes:
+            if wanted:
+                session = await producer.write_to(
+                    found.transfer_id, blocks, tokens=tokens, timeout=0
+                )
+        else:
+            other = self._jobs.get(found.transfer_id)
+            if found.transfer_id in producer.core.sessions or (other and other.kept_back):
+                raise UsageError(
+                    f"transfer {found.transfer_id!r} is under way already; abort that first"
+                )
+        job = Prefill(
+            producer,
             found,
             self.address,
             (self.dp_rank, self.dp_size),
             session,
-            block_ids,
+            blocks,
             tokens,
-            writes=not self.options.read_mode,
+            writes=writes,
             wanted=wanted,
         )
+        if not writes:
+            self._jobs[found.transfer_id] = job
+        return job
 
     async def decode(
         self,
@@ -347,22 +378,26 @@ class KVInstance:
             ProtocolError: the params say too little; the peer is something else than was told; caches do
                 not fit, names both values. A request must not be answered from these blocks then.
             TransferTimeout: the peer does not answer the handshake.
-            UsageError: blocks that do not exist, or into which something else may still land.
-            ClosedError: this instance was closed.
+            UsageError: blocks that do not exist, or into which something else may still land; this instance
+                was not entered.
+            ClosedError: this instance was closed, before or while it shook hands.
 
         Cancellation: safe; it is given up.
         """
         found = self.params(kv_transfer_params, request_id)
         if found is None:
             return None
-        if found.side != "decode" or self.consumer is None or self._peers is None:
+        if found.side != "decode":
             raise ProtocolError(f"transfer {found.transfer_id!r} asks for prefill, not for decode")
+        consumer = self._open_end_of(self.consumer)
         if found.block_ids == ():
             raise ProtocolError(
                 f"transfer {found.transfer_id!r}: the prefill instance has kept no block"
             )
+        consumer.check(found.transfer_id, block_ids)
+        assert self._peers is not None  # it came with the consumer
         sources = await self._peers.sources(found)
-        return await self.consumer.receive(
+        return await consumer.receive(
             found.transfer_id,
             block_ids,
             mode=found.mode,
@@ -382,17 +417,31 @@ class KVInstance:
         Raises:
             ProtocolError: as :meth:`decode`.
             TransferTimeout: the peer does not answer the handshake.
+            UsageError: this instance was not entered.
+            ClosedError: it was closed, before or while it shook hands.
 
         Cancellation: safe; then it may not be told.
         """
         found = self.params(kv_transfer_params, request_id)
         if found is None or found.side != "decode":
             return
-        if self.consumer is not None and self._peers is not None:
-            sources = await self._peers.sources(found)
-            self.consumer.decline(
-                found.transfer_id, reason, source=sources, source_tp=found.peer.tp_size
-            )
+        consumer = self._open_end_of(self.consumer)
+        assert self._peers is not None  # it came with the consumer
+        sources = await self._peers.sources(found)
+        consumer.decline(found.transfer_id, reason, source=sources, source_tp=found.peer.tp_size)
+
+    def _open_end_of(self, end: End | None) -> End:
+        """That of a role which this instance has, as its params were checked.
+
+        Raises:
+            UsageError: the instance was not entered.
+            ClosedError: it was closed, or what is below.
+        """
+        if not self._opened or end is None:
+            raise UsageError("enter the KVInstance first, by 'async with'")
+        if self._closed or end.closed:
+            raise ClosedError(f"the KVInstance {self.address.engine_id} is closed")
+        return end
 
 
 def _addressed(backend: str) -> bool:

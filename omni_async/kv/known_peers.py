@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from .._aio.tasks import spawn
-from ..errors import OmniAsyncError, ProtocolError, UsageError
+from ..errors import ClosedError, OmniAsyncError, ProtocolError, UsageError
 from ..model import Endpoint
 from ..observe.log import get_logger
 from ..rendezvous.zmq_address import parsed
@@ -56,6 +56,7 @@ class KnownPeers:
         self._used: dict[Any, tuple[float, Source]] = {}
         """When each rank was of use last."""
         self._declining: set[asyncio.Task[None]] = set()
+        self._closing: asyncio.Future[None] = self._loop.create_future()
 
     async def sources(self, found: TransferParams) -> list[Source]:
         """Where each rank of prefill is that this rank hears from.
@@ -64,6 +65,7 @@ class KnownPeers:
             TransferTimeout: one does not answer; ``phase`` is ``handshake``.
             ProtocolError: one is something else than was told, or its caches do not fit; where it could be told,
                 it knows as well.
+            ClosedError: this side was closed, before or meanwhile.
 
         Cancellation: safe.
         """
@@ -129,19 +131,29 @@ class KnownPeers:
         Raises:
             TransferTimeout: nobody does; ``phase`` is ``handshake``.
             ProtocolError: it is no rank of this library.
+            ClosedError: this side was closed, before or meanwhile.
 
         Cancellation: safe.
         """
+        self._raise_if_closed()
         place = host, port
         since, task = self._asking.get(place, (0.0, None))
         if task is None or (task.done() and self._loop.time() - since > BELIEVED):
             task = self._loop.create_task(self._ask(place))
             task.add_done_callback(lambda done: self._asked(place, done))
             self._asking[place] = self._loop.time(), task
+        if not task.done():  # others may wait for it too: whoever gives up leaves it alone
+            either: set[asyncio.Future[Any]] = {task, self._closing}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            self._raise_if_closed()
         try:
-            return await asyncio.shield(task)
+            return task.result()
         except OmniAsyncError as error:
             raise failed(error) from None
+
+    def _raise_if_closed(self) -> None:
+        if self._closing.done():
+            raise ClosedError("the instance was closed while it shook hands")
 
     def _asked(self, place: Place, task: asyncio.Task[OwnMetadata]) -> None:
         if task.cancelled() or task.exception() is not None:
@@ -163,7 +175,9 @@ class KnownPeers:
         self._asking.pop(place, None)
 
     def close(self) -> None:
-        """Ask no more. Idempotent."""
+        """Ask no more; whoever waits for an answer is told. Idempotent."""
+        if not self._closing.done():
+            self._closing.set_result(None)
         for _, task in list(self._asking.values()):
             task.cancel()
         self._asking.clear()

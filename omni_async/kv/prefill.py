@@ -11,9 +11,10 @@ from typing import Any
 
 from ..errors import UsageError
 from ..transport import DEFAULT
-from .arguments import checked_layer
+from .arguments import checked_blocks, checked_layer
 from .control import TransferParams, ZmqAddress, prefilled_params
 from .layout import KVLayout
+from .plan import check_blocks
 from .producer import KVProducer
 from .session import Event, KVSession
 
@@ -38,7 +39,7 @@ class Prefill:
         address: ZmqAddress,
         ranks: tuple[int, int],
         session: KVSession | None,
-        block_ids: Sequence[int] | None,
+        blocks: list[int] | None,
         tokens: int | None,
         *,
         writes: bool,
@@ -52,9 +53,10 @@ class Prefill:
         self._address = address
         self._ranks = ranks
         self._session = session
-        self._blocks = None if block_ids is None else [int(block) for block in block_ids]
+        self._blocks = blocks
         self._tokens = tokens
         self._given_up = False
+        self._answered = False
         self._writes = writes
 
     @property
@@ -72,17 +74,30 @@ class Prefill:
         """``None`` in mode ``read`` before :meth:`seal`, and where it is not :attr:`wanted`."""
         return self._session
 
+    @property
+    def kept_back(self) -> bool:
+        """(mode ``read``) Neither sealed nor given up: the transfer's name is this one's, of which the producer does
+        not know yet."""
+        return not (self._writes or self._answered or self._given_up)
+
     def assign(self, block_ids: Sequence[int], *, tokens: int | None = None) -> None:
         """Tell in which blocks the cache is, once, where :meth:`KVInstance.prefill` was not told.
+
+        Args:
+            block_ids: in the order of the tokens.
+            tokens: how many there are, where that was not told before either.
 
         Raises:
             UsageError: blocks that do not exist, or it was told before.
         """
         if self._blocks is not None:
             raise UsageError(f"transfer {self.transfer_id!r} has its blocks already")
+        if tokens is None:
+            tokens = self._tokens
+        blocks = checked_source(self._layout, block_ids, tokens, writes=self._writes)
         if self._session is not None:
-            self._session.assign(block_ids, tokens=tokens)
-        self._blocks, self._tokens = [int(block) for block in block_ids], tokens
+            self._session.assign(blocks, tokens=tokens)
+        self._blocks, self._tokens = blocks, tokens
 
     def layer_ready(self, layer: int, event: Event | None = None) -> None:
         """A layer is in its blocks. Never blocks, from any thread; see :meth:`KVSession.layer_ready`.
@@ -100,7 +115,7 @@ class Prefill:
         ``None`` in mode ``write``: the decode instance knows already.
 
         Raises:
-            UsageError: its blocks were not told.
+            UsageError: its blocks were not told; (mode ``read``) it was given up.
             OmniAsyncError: the transfer has failed; the same error as :meth:`delivered`.
 
         Cancellation: safe; it can be sealed again.
@@ -117,6 +132,7 @@ class Prefill:
             self._session = await self._producer.offer(
                 self.transfer_id, self._blocks, tokens=self._tokens
             )
+        self._answered = True
         dp_rank, dp_size = self._ranks
         return prefilled_params(
             self.transfer_id,
@@ -143,13 +159,30 @@ class Prefill:
         """Give it up, begun or not; the decode instance is told at once. On the loop; idempotent.
 
         The blocks may be freed when :meth:`delivered` raises; at once where it was not sealed in mode ``read``.
+        Whatever else has had the same name before or after goes on.
         """
-        self._given_up = True
+        begun_by_another = self.transfer_id in self._producer.core.sessions
         if self._session is not None:
             self._session.abort(reason)
-        elif self.wanted:
+        elif self.wanted and not self._given_up and not begun_by_another:
             self._producer.abort(self.transfer_id, reason)
+        self._given_up = True
 
     @property
     def _layout(self) -> KVLayout:
         return self._producer.layout
+
+
+def checked_source(
+    layout: KVLayout, block_ids: object, tokens: int | None, *, writes: bool
+) -> list[int]:
+    """Blocks of a prefill instance, before its model computes them.
+
+    Raises:
+        UsageError: they do not exist, come twice, do not hold so many tokens; or there are none to be read.
+    """
+    blocks = checked_blocks(block_ids)
+    check_blocks(layout, blocks, side="source", tokens=tokens)
+    if not writes and not blocks:
+        raise UsageError("a cache that can be read has at least one block")
+    return blocks
