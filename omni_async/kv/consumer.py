@@ -55,6 +55,8 @@ class KVConsumer(KVEnd):
         UsageError: a role, limits, ranks or tensors that do not fit, or (on entering) a backend that does not
             reach them, or a transport that has a :class:`KVConsumer` already; says what does.
 
+    All of its calls, and those of its progresses, belong to the loop that made it.
+
     ::
 
         async with KVConsumer(transport, layout, caches) as consumer:
@@ -156,7 +158,9 @@ class KVConsumer(KVEnd):
         except ValueError:
             raise UsageError(f"mode is 'write' or 'read', not {mode!r}") from None
         addresses = self._addresses(source, source_tp)
-        progress = KVProgress(request_id, blocks, self.layout.layers, self.deadlines, self._give_up)
+        progress = KVProgress(
+            request_id, blocks, self.layout.layers, self.deadlines, self._give_up, self.here
+        )
         staged = self._landing.staged
         shares = [
             self.core.want(address, request_id, blocks, wanted, staged=staged)
@@ -265,7 +269,11 @@ class KVConsumer(KVEnd):
 
         Returns:
             ``False`` where a transfer from there is under way, or it was not known.
+
+        Raises:
+            UsageError: a call from another loop.
         """
+        self.here()
         address = self._sources.address_of(source)
         if address is None or any(share.address == address for share in self._transfers):
             return False

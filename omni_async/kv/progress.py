@@ -34,12 +34,14 @@ class KVProgress:
         layers: int,
         deadlines: Deadlines,
         give_up: Callable[[KVProgress, OmniAsyncError], None],
+        here: Callable[[], None],
     ) -> None:
         self.request_id = request_id
         self.block_ids = list(block_ids)
         self._layers = layers
         self._waiters = Waiters(deadlines)
         self._give_up = give_up
+        self._here = here
         self.shares: list[TakenShare] = []
         self.error: OmniAsyncError | None = None
         self._left_behind = False
@@ -89,6 +91,7 @@ class KVProgress:
 
         Cancellation: safe; the transfer goes on.
         """
+        self._here()
         checked_layer(layer, self._layers)
         deadline = deadline_of(timeout)
         while not all(layer in share.landed for share in self.shares) or self.error is not None:
@@ -105,12 +108,14 @@ class KVProgress:
             PeerLost: the producer has gone.
             EngineFault: the engine failed.
             ProtocolError: layouts, blocks or modes do not fit.
+            UsageError: a call from another loop, which tells nothing of the transfer.
 
         After any of them but this wait's own time limit the blocks hold nothing to be used; they may be
         given to others after :meth:`released`.
 
         Cancellation: safe; the transfer goes on.
         """
+        self._here()
         deadline = deadline_of(timeout)
         while not self.done:
             self._raise_if_failed()
@@ -123,9 +128,11 @@ class KVProgress:
         Raises:
             TransferTimeout: this wait's own time is over, and they may not.
             ClosedError: the consumer was closed, and nobody can tell any more when they may.
+            UsageError: a call from another loop.
 
         Cancellation: safe.
         """
+        self._here()
         deadline = deadline_of(timeout)
         while not (self.free and (self.done or self.error is not None)):
             if self._left_behind:

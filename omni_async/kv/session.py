@@ -114,7 +114,7 @@ class KVSession:
 
         Raises:
             OmniAsyncError: the session has failed; the same error as :meth:`delivered`.
-            UsageError: its blocks were not told.
+            UsageError: its blocks were not told; a call from another loop.
 
         Cancellation: safe; it is sealed, or can be sealed again.
         """
@@ -142,9 +142,11 @@ class KVSession:
             ProtocolError: a consumer's layout, blocks or mode do not fit.
             ClosedError: the producer was closed while an engine was reading the blocks, and nobody can tell any
                 more when that ends: they must not be used again.
+            UsageError: a call from another loop, which frees nothing.
 
         Cancellation: safe; the session goes on.
         """
+        self._producer.check(self)
         deadline = deadline_of(timeout)
         while not self.core.over:
             if self._producer.left_behind:
@@ -170,9 +172,11 @@ class KVSession:
 
         Raises:
             OmniAsyncError: the session has failed before.
+            UsageError: a call from another loop.
 
         Cancellation: safe.
         """
+        self._producer.check(self)
         while not self.core.shares and self.core.state < State.DELIVERED:
             await self._waiters.change(None, self._late)
         if self.core.state is State.FAILING:

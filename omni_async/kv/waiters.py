@@ -20,14 +20,14 @@ class Waiters:
 
     def __init__(self, deadlines: Deadlines) -> None:
         self._deadlines = deadlines
-        self._futures: list[asyncio.Future[None]] = []
+        self._futures: dict[asyncio.Future[None], None] = {}
 
     def stir(self) -> None:
         """Something has changed; on the loop."""
-        for future in self._futures:
+        futures, self._futures = self._futures, {}
+        for future in futures:
             if not future.done():
                 future.set_result(None)
-        self._futures.clear()
 
     async def change(self, deadline: float | None, late: Callable[[], TransferTimeout]) -> None:
         """Wait for the next change.
@@ -42,20 +42,19 @@ class Waiters:
         Cancellation: safe.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._futures.append(future)
-        if deadline is None:
-            await future
-            return
 
         def expire() -> None:
             if not future.done():
                 future.set_exception(late())
 
-        token = self._deadlines.add(deadline, expire)
+        token = None if deadline is None else self._deadlines.add(deadline, expire)
+        self._futures[future] = None
         try:
             await future
         finally:
-            self._deadlines.discard(token)
+            self._futures.pop(future, None)
+            if token is not None:
+                self._deadlines.discard(token)
 
 
 def deadline_of(timeout: Any) -> float | None:

@@ -195,6 +195,29 @@ async def test_limits_of_waits_are_seconds_or_none(where: Ends) -> None:
             await wait(timeout=None)
 
 
+async def test_a_wait_that_is_over_leaves_nothing(where: Ends) -> None:
+    source, target = pair({}, {})
+    async with joined(where, source, target) as (producer, consumer):
+        progress = await consumer.receive("r", TARGET)
+        session = await producer.write_to("r", SOURCE, timeout=None)
+        waits: list[Any] = [progress.all, progress.released, session.delivered]
+        for wait in waits:
+            for limit in (0, 0.001):
+                with pytest.raises(omni_async.TransferTimeout):
+                    await wait(timeout=limit)
+            for options in ({}, {"timeout": 60}):
+                cancelled = asyncio.ensure_future(wait(**options))
+                await asyncio.sleep(0)
+                cancelled.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await cancelled
+        assert not progress._waiters._futures
+        assert not session._waiters._futures
+        await session.seal()
+        await progress.all(timeout=5)
+        await session.delivered(timeout=5)
+
+
 async def test_a_wait_for_the_first_consumer_may_be_longer_than_usual(where: Ends) -> None:
     source, target = pair({}, {})
     options = {"defer_timeout": 0.1, "transfer_timeout": None}

@@ -25,9 +25,16 @@ async def test_calls_from_elsewhere_are_refused(where: Ends) -> None:
                 producer.write_to("x", SOURCE),
                 consumer.receive("x", [0]),
                 session.seal(),
+                session.delivered(),
+                session.delivered(timeout=1),
+                session.asked_for(),
+                progress.all(),
+                progress.all(timeout=1),
+                progress.layer(0),
+                progress.released(),
             ):
                 with pytest.raises(omni_async.UsageError, match="another event loop"):
-                    await wrong
+                    await asyncio.wait_for(wrong, 5)
 
         def calls() -> None:
             asyncio.run(elsewhere())
@@ -36,13 +43,14 @@ async def test_calls_from_elsewhere_are_refused(where: Ends) -> None:
                 progress.cancel,
                 lambda: producer.abort("x"),
                 lambda: consumer.decline("x"),
+                lambda: consumer.leave(0),
                 lambda: session.assign([1]),
             ]
             for call in wrong:
                 with pytest.raises(omni_async.UsageError):
                     call()
 
-        await asyncio.to_thread(calls)
+        await asyncio.wait_for(asyncio.to_thread(calls), 30)
         assert list(producer.core.sessions) == ["r"]
         assert not progress.error
 
