@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...errors import ProtocolError, UsageError
+from ..names import is_name, told
 from .addresses import ZmqAddress
 from .ports import port_of
 from .request_ids import RequestId
@@ -101,10 +102,10 @@ def parse_params(
     if params is None:
         return None
     if not isinstance(params, Mapping):
-        raise ProtocolError(f"kv_transfer_params has to be an object, not {_told(params)}")
+        raise ProtocolError(f"kv_transfer_params has to be an object, not {told(params)}")
     given = _Given(params)
     prefills, decodes = given.flag("do_remote_decode"), given.flag("do_remote_prefill")
-    transfer_id = given.text("transfer_id")
+    transfer_id = given.name("transfer_id")
     if transfer_id is None:
         why = "" if prefills or decodes else "; the prefill instance has kept no cache for it"
         raise ProtocolError(
@@ -134,6 +135,11 @@ def parse_params(
         raise ProtocolError(
             f"remote_dp_rank is {peer.dp_rank}, remote_dp_size {peer.dp_size}: there is no such rank"
         )
+    for name, at in (("handshake", peer.handshake_at), ("notify", peer.notify_at)):
+        try:
+            at(tp_size - 1)
+        except UsageError as error:
+            raise ProtocolError(f"kv_transfer_params: {name}: {error}") from None
     return TransferParams(
         transfer_id,
         side,
@@ -168,7 +174,7 @@ def prefilled_params(
     """
     if not transfer_id or not block_ids:
         raise UsageError("a cache that can be read has a transfer_id and at least one block")
-    told = {
+    answer = {
         **more,
         "do_remote_prefill": True,
         "do_remote_decode": False,
@@ -183,7 +189,7 @@ def prefilled_params(
         "tp_size": tp_size,
         "transfer_id": transfer_id,
     }
-    return told if num_tokens is None else {**told, "remote_num_tokens": num_tokens}
+    return answer if num_tokens is None else {**answer, "remote_num_tokens": num_tokens}
 
 
 def _address(given: _Given, request_id: str, side: Side) -> ZmqAddress:
@@ -224,6 +230,12 @@ class _Given:
             return value
         raise self._wrong(key, "text")
 
+    def name(self, key: str) -> str | None:
+        value = self.text(key)
+        if value is None or is_name(value):
+            return value
+        raise self._wrong(key, "1 to 1,024 bytes of text")
+
     def whole(self, key: str, least: int) -> int | None:
         value = self._params.get(key)
         if value is None:
@@ -256,10 +268,5 @@ class _Given:
         return tuple(value)
 
     def _wrong(self, key: str, wanted: str) -> ProtocolError:
-        value = _told(self._params.get(key))
+        value = told(self._params.get(key))
         return ProtocolError(f"kv_transfer_params: {key} has to be {wanted}, not {value}")
-
-
-def _told(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

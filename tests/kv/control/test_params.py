@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from omni_async.errors import ProtocolError, UsageError
@@ -118,6 +118,7 @@ def test_what_prefill_answers_has_all_that_others_look_for() -> None:
 def test_an_answer_comes_back(
     address: ZmqAddress, blocks: list[int], dp: tuple[int, int], tp: int, tokens: int | None
 ) -> None:
+    assume(max(address.handshake, address.notify) + dp[1] * tp <= 1 << 16)  # ranks have ports
     transfer_id = new_transfer_id()
     answer = prefilled_params(
         transfer_id, blocks, address, dp_rank=dp[0], dp_size=dp[1], tp_size=tp, num_tokens=tokens
@@ -197,11 +198,35 @@ def test_a_pinned_rank_wins() -> None:
             {"remote_host": "a", "remote_handshake_port": 1, "remote_notify_port": 70000},
             "no port",
         ),
+        (
+            {
+                "remote_host": "a",
+                "remote_handshake_port": 65535,
+                "remote_notify_port": 1,
+                "remote_tp_size": 2,
+            },
+            "handshake: rank dp 0, tp 1 would listen at port 65536, 65535 being the first",
+        ),
+        (
+            {
+                "remote_host": "a",
+                "remote_handshake_port": 1,
+                "remote_notify_port": 65535,
+                "remote_dp_rank": 1,
+                "remote_dp_size": 2,
+            },
+            "notify: rank dp 1, tp 0 would listen at port 65536",
+        ),
+        ({"remote_dp_rank_override": 90000}, "handshake: rank dp 90000"),
+        ({"transfer_id": "x" * 1025}, r"transfer_id has to be 1 to 1,024 bytes .*\.\.\.$"),
+        ({"transfer_id": "é" * 513}, "transfer_id has to be 1 to 1,024 bytes"),
+        ({"transfer_id": "\ud800"}, "transfer_id has to be 1 to 1,024 bytes"),
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(ProtocolError, match=why):
+    with pytest.raises(ProtocolError, match=why) as caught:
         parse_params(leg(**changes), ID)
+    assert len(str(caught.value)) < 250
 
 
 def test_nobody_tells_where_the_peer_is() -> None:
