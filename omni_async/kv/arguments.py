@@ -115,6 +115,10 @@ def checked_layer(layer: object, layers: int) -> int:
     Raises:
         UsageError: there is none such.
     """
-    if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < layers:
+    try:
+        number = -1 if isinstance(layer, bool) else operator.index(layer)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if not 0 <= number < layers:
         raise UsageError(f"layers count from 0 to {layers - 1}, not {layer!r}")
-    return layer
+    return number

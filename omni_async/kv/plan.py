@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -209,6 +210,20 @@ def check_blocks(
         _tokens(layout, numbers, layout, numbers, tokens)
 
 
+def check_tokens(layout: KVLayout, tokens: object) -> int:
+    """How many tokens a cache holds, as long as its blocks are not known.
+
+    Raises:
+        UsageError: no whole number, or more than all blocks hold.
+    """
+    count, room = _count(tokens), layout.num_blocks * layout.block_size
+    if count > room:
+        raise UsageError(
+            f"{count} tokens are more than the {layout.num_blocks} blocks of {layout.block_size} hold, {room}"
+        )
+    return count
+
+
 def sources_of(target: KVLayout, source_tp: int) -> list[int]:
     """The ranks of a source that a rank hears from: one for each of its heads.
 
@@ -363,6 +378,8 @@ def _border(tensors: tuple[int, ...]) -> int:
 
 def _blocks(side: str, blocks: Sequence[int], layout: KVLayout) -> Offsets:
     numbers: npt.NDArray[Any] = np.asarray(blocks)
+    if not isinstance(blocks, np.ndarray) and bool in set(map(type, blocks)):
+        raise UsageError(f"blocks of the {side} are told by their numbers, not by True and False")
     if numbers.ndim == 1 and not numbers.size:
         return np.zeros(0, np.int64)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
@@ -385,6 +402,18 @@ def _refuse(numbers: npt.NDArray[Any], wrong: npt.NDArray[np.bool_], side: str, 
         raise UsageError(f"blocks {', '.join(map(str, named[:_NAMED]))}{more} of the {side} {why}")
 
 
+def _count(tokens: object) -> int:
+    try:
+        if isinstance(tokens, bool):
+            raise TypeError
+        count = operator.index(tokens)  # type: ignore[arg-type]
+    except TypeError:
+        count = -1
+    if count < 0:
+        raise UsageError(f"tokens has to be a whole number of at least 0, not {tokens!r}")
+    return count
+
+
 def _tokens(
     source: KVLayout, here: Offsets, target: KVLayout, there: Offsets, tokens: int | None
 ) -> int:
@@ -396,8 +425,7 @@ def _tokens(
                 f"{target.block_size} at the target do not hold the same: give the number of tokens"
             )
         return room[0]
-    if type(tokens) is not int or tokens < 0:
-        raise UsageError(f"tokens has to be a whole number of at least 0, not {tokens!r}")
+    tokens = _count(tokens)
     for side, blocks, layout in (("source", here, source), ("target", there, target)):
         needed = -(-tokens // layout.block_size)
         if len(blocks) != needed:

@@ -6,17 +6,19 @@ Never: lets blocks be freed while a decode instance may still want or read them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import EngineFault, UsageError
 from ..transport import DEFAULT
 from .arguments import checked_blocks, checked_layer
 from .control import TransferParams, ZmqAddress, prefilled_params
 from .layout import KVLayout
-from .plan import check_blocks
+from .plan import check_blocks, check_tokens
 from .producer import KVProducer
-from .session import Event, KVSession
+from .session import KVSession, agreed_tokens
+from .told import Event, Told
 
 
 class Prefill:
@@ -54,9 +56,12 @@ class Prefill:
         self._ranks = ranks
         self._session = session
         self._blocks = blocks
-        self._tokens = tokens
+        self._tokens = None if tokens is None else check_tokens(producer.layout, tokens)
         self._given_up = False
         self._answered = False
+        self._told = Told(f"transfer {params.transfer_id!r}")
+        """Where there is no session."""
+        self._waits: set[asyncio.Future[BaseException | None]] = set()
         self._writes = writes
 
     @property
@@ -88,12 +93,15 @@ class Prefill:
             tokens: how many there are, where that was not told before either.
 
         Raises:
-            UsageError: blocks that do not exist, or it was told before.
+            UsageError: blocks that do not exist, or it was told before; another number of tokens than was told
+                before, or one that these blocks do not hold.
         """
+        self._producer.here()
         if self._blocks is not None:
             raise UsageError(f"transfer {self.transfer_id!r} has its blocks already")
-        if tokens is None:
-            tokens = self._tokens
+        tokens = agreed_tokens(self._tokens, tokens)
+        if tokens is not None:
+            tokens = check_tokens(self._layout, tokens)
         blocks = checked_source(self._layout, block_ids, tokens, writes=self._writes)
         if self._session is not None:
             self._session.assign(blocks, tokens=tokens)
@@ -102,15 +110,23 @@ class Prefill:
     def layer_ready(self, layer: int, event: Event | None = None) -> None:
         """A layer is in its blocks. Never blocks, from any thread; see :meth:`KVSession.layer_ready`.
 
-        In mode ``read`` it says nothing to anybody: all of it is ready at :meth:`seal`.
+        In mode ``read`` it says nothing to anybody: all of it is ready at :meth:`seal`, which waits for the events.
+
+        Raises:
+            UsageError: there is no such layer, it was told before, or it was sealed.
         """
         if self._session is not None:
             self._session.layer_ready(layer, event)
-        else:
-            checked_layer(layer, self._layout.layers)
+            return
+        layer = checked_layer(layer, self._layout.layers)
+        if not self._given_up:
+            self._told.tell(layer, event)
+            if event is None:
+                self._told.taken(layer)
 
     async def seal(self) -> dict[str, Any] | None:
-        """All layers are ready, on the device as well. What is to be answered as ``kv_transfer_params``.
+        """All layers are ready, or are when the events that were told have come, which this waits for. What is to be
+        answered as ``kv_transfer_params``.
 
         ``None`` in mode ``write``: the decode instance knows already.
 
@@ -120,12 +136,14 @@ class Prefill:
 
         Cancellation: safe; it can be sealed again.
         """
+        self._producer.here()
         if self._blocks is None:
             raise UsageError(f"transfer {self.transfer_id!r}: tell its blocks first, by assign()")
         if self._writes:
             if self._session is not None:
                 await self._session.seal()
             return None
+        await self._computed()
         if self._given_up:
             raise UsageError(f"transfer {self.transfer_id!r} was given up")
         if self._session is None and self.wanted:
@@ -167,6 +185,27 @@ class Prefill:
         elif self.wanted and not self._given_up and not begun_by_another:
             self._producer.abort(self.transfer_id, reason)
         self._given_up = True
+        for wait in self._waits:
+            if not wait.done():
+                wait.set_result(None)
+
+    async def _computed(self) -> None:
+        """(mode ``read``) Wait for the events of all that was told; then no more is told."""
+        while not self._given_up and not self._told.seal():
+            for layer, event in self._told.awaited.items():
+                wait = self._producer.computing.come(event)
+                self._waits.add(wait)
+                wait.add_done_callback(self._waits.discard)
+                problem = await wait
+                self._told.taken(layer)
+                if self._given_up:
+                    return
+                if problem is not None:
+                    text = f"layer {layer} was not computed: {problem!r}"
+                    self.abort(text)
+                    raise EngineFault(
+                        f"transfer {self.transfer_id!r}: {text}", key=self.transfer_id
+                    )
 
     @property
     def _layout(self) -> KVLayout:

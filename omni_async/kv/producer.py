@@ -25,7 +25,7 @@ from .given import GivenShare, Session
 from .giving import Giving
 from .layout import KVLayout
 from .memory import KVMemory
-from .plan import KVPlan, check_blocks, targets_of
+from .plan import KVPlan, check_blocks, check_tokens, targets_of
 from .session import KVSession
 from .sessions import Sessions
 from .words import ALL, VERSION, AnyWord, Ask, Decline, Drop, Meet, Mode, Reason, Spot
@@ -118,9 +118,9 @@ class KVProducer(KVEnd):
 
         Cancellation: safe.
         """
-        blocks = self._checked(block_ids, tokens)
+        blocks, count = self._checked(block_ids, tokens)
         session = self._begin(request_id, Mode.READ, consumers)
-        self._assign(session.core, blocks, tokens)
+        self._assign(session, blocks, count)
         session.told.seal()
         self.seal(session)
         return session
@@ -139,7 +139,7 @@ class KVProducer(KVEnd):
         Args:
             request_id: what both sides call it.
             block_ids: in the order of the tokens; they can be told later, by :meth:`KVSession.assign`.
-            tokens: how many there are; without it the blocks are full.
+            tokens: how many there are; without it, here and there, the blocks are full.
             consumers: instances that get it.
             timeout: seconds to wait for the first consumer; by default ``defer_timeout``. With 0 it is not
                 waited for: layers that are ready before it asks are written when it does.
@@ -154,12 +154,15 @@ class KVProducer(KVEnd):
         """
         told = None if timeout is DEFAULT else seconds(timeout)
         limit = self.defer_timeout if timeout is DEFAULT else math.inf if told is None else told
-        blocks = None if block_ids is None else self._checked(block_ids, tokens)
+        if block_ids is None:
+            blocks, count = None, self._counted(tokens)
+        else:
+            blocks, count = self._checked(block_ids, tokens)
         session = self._begin(request_id, Mode.WRITE, consumers)
-        session.patience = limit or self.defer_timeout
+        session.patience, session.tokens = limit or self.defer_timeout, count
         try:
             if blocks is not None:
-                self._assign(session.core, blocks, tokens)
+                self._assign(session, blocks, count)
             if limit:
                 self._sessions.moved(session.core)
                 await session.asked_for()
@@ -205,18 +208,24 @@ class KVProducer(KVEnd):
         """Raise for a call from another loop."""
         self.here()
 
-    def assign(self, core: Session, block_ids: Sequence[int], tokens: int | None) -> None:
+    def assign(self, session: KVSession, block_ids: Sequence[int], tokens: int | None) -> None:
         """See :meth:`KVSession.assign`."""
-        self._assign(core, self._checked(block_ids, tokens), tokens)
+        self._assign(session, *self._checked(block_ids, tokens))
 
-    def _checked(self, block_ids: Sequence[int], tokens: int | None) -> list[int]:
+    def _checked(
+        self, block_ids: Sequence[int], tokens: int | None
+    ) -> tuple[list[int], int | None]:
         self.here()
-        blocks = checked_blocks(block_ids)
-        check_blocks(self.layout, blocks, side="source", tokens=tokens)
-        return blocks
+        blocks, count = checked_blocks(block_ids), self._counted(tokens)
+        check_blocks(self.layout, blocks, side="source", tokens=count)
+        return blocks, count
 
-    def _assign(self, core: Session, blocks: list[int], tokens: int | None) -> None:
-        self.core.assign(core, blocks, ALL if tokens is None else tokens)
+    def _counted(self, tokens: int | None) -> int | None:
+        return None if tokens is None else check_tokens(self.layout, tokens)
+
+    def _assign(self, session: KVSession, blocks: list[int], tokens: int | None) -> None:
+        session.tokens = tokens
+        self.core.assign(session.core, blocks, ALL if tokens is None else tokens)
         self.flush()
 
     def seal(self, session: KVSession) -> None:

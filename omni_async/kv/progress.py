@@ -92,7 +92,7 @@ class KVProgress:
         Cancellation: safe; the transfer goes on.
         """
         self._here()
-        checked_layer(layer, self._layers)
+        layer = checked_layer(layer, self._layers)
         deadline = deadline_of(timeout)
         while not all(layer in share.landed for share in self.shares) or self.error is not None:
             self._raise_if_failed()

@@ -20,6 +20,17 @@ if TYPE_CHECKING:
     from .producer import KVProducer
 
 
+def agreed_tokens(before: int | None, now: int | None) -> int | None:
+    """How many tokens there are, where that could be told twice.
+
+    Raises:
+        UsageError: it was, and not the same.
+    """
+    if before is not None and now is not None and now != before:
+        raise UsageError(f"{now!r} tokens, and it was told before that they are {before}")
+    return before if now is None else now
+
+
 class KVSession:
     """What :meth:`KVProducer.offer` and :meth:`KVProducer.write_to` return.
 
@@ -39,6 +50,8 @@ class KVSession:
         self.since = producer.loop.time()
         self.patience = producer.defer_timeout
         """Seconds in which the first consumer has to ask."""
+        self.tokens: int | None = None
+        """How many there are, where it was told."""
         self.told = Told(f"request {core.request_id!r}")
         self._missed: list[int] | None = None
         """Layers whose events had not come when it failed."""
@@ -70,15 +83,17 @@ class KVSession:
 
         Args:
             block_ids: in the order of the tokens.
-            tokens: how many there are; without it the blocks are full.
+            tokens: how many there are, where :meth:`KVProducer.write_to` was not told; without both the
+                blocks are full.
 
         Raises:
-            UsageError: blocks that do not exist, or it was told before.
+            UsageError: blocks that do not exist, or it was told before; another number of tokens than was told
+                before, or one that these blocks do not hold.
         """
         self._producer.check(self)
         if self.core.blocks is not None:
             raise UsageError(f"request {self.request_id!r} has its blocks already")
-        self._producer.assign(self.core, block_ids, tokens)
+        self._producer.assign(self, block_ids, agreed_tokens(self.tokens, tokens))
 
     def layer_ready(self, layer: int, event: Event | None = None) -> None:
         """A layer's keys and values are in their blocks. Never blocks, and may be called from any thread.

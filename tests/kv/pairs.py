@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -78,6 +79,21 @@ async def transports(where: Ends) -> AsyncIterator[tuple[Any, Any]]:
         await tx.put("0", "1", "warm", b"up")
         await rx.get("0", "1", "warm")
         yield tx, rx
+
+
+class Gate:
+    """An event of a device that a test lets come."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.come = threading.Event()
+        self.threads: set[int] = set()
+        self._fails = fails
+
+    def synchronize(self) -> None:
+        self.threads.add(threading.get_ident())
+        self.come.wait(20)
+        if self._fails:
+            raise RuntimeError("the device fell off")
 
 
 async def carry(source: Node, target: Node, consumer: KVConsumer, request: str) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
 
 import omni_async
 from omni_async.kv import words
 from omni_async.kv.consumer import KVConsumer
+from omni_async.kv.plan import plan_moves
 from omni_async.kv.producer import KVProducer
 from omni_async.testing.doubles.loopback import FAULTS
 from omni_async.testing.doubles.ordered import Fault
@@ -97,6 +99,66 @@ async def test_a_session_refuses_what_makes_no_sense_and_goes_on(where: Ends) ->
         await progress.all(timeout=5)
         await session.delivered(timeout=5)
         assert not target.wrong(1, TARGET, source.layout, SOURCE)
+
+
+@pytest.mark.parametrize("again", [None, 14])
+async def test_tokens_that_are_told_before_the_blocks_are_kept(where: Ends, again: Any) -> None:
+    source, target = pair({}, {})
+    async with joined(where, source, target) as (producer, consumer):
+        progress = await consumer.receive("r", TARGET)
+        session = await producer.write_to("r", tokens=14)
+        wrong: list[Any] = [15, 0, "14", True, 14.5]
+        for tokens in wrong:
+            with pytest.raises(omni_async.UsageError, match="tokens"):
+                session.assign(SOURCE, tokens=tokens)
+        with pytest.raises(omni_async.UsageError, match="14 tokens are 4 blocks"):
+            session.assign(SOURCE[:3])
+        session.assign(SOURCE, tokens=again)
+        await session.seal()
+        await progress.all(timeout=5)
+        await session.delivered(timeout=5)
+        assert progress.tokens == 14
+        assert not target.wrong(1, TARGET, source.layout, SOURCE, 14)
+
+
+async def test_tokens_are_refused_at_once_where_no_blocks_hold_them(where: Ends) -> None:
+    source, target = pair({}, {})
+    room = source.layout.num_blocks * source.layout.block_size
+    async with joined(where, source, target) as (producer, consumer):
+        wrong: list[Any] = ["x", -3, 10**6, room + 1, True, 1.0, [4]]
+        for tokens in wrong:
+            with pytest.raises(omni_async.UsageError, match="tokens"):
+                await producer.write_to("r", tokens=tokens, timeout=0)
+        nothing_left(producer, consumer)
+        session = await producer.write_to("r", tokens=room, timeout=0)
+        session.abort()
+
+
+async def test_numbers_of_numpy_are_numbers(where: Ends) -> None:
+    source, target = pair({}, {})
+    layers: list[Any] = [np.int64(0), np.uint8(1), np.int32(2)]
+    wrong_layers: list[Any] = [np.True_, np.float64(1), np.int64(3)]
+    wrong_blocks: list[Any] = [[True], [3, False], np.array([True])]
+    async with joined(where, source, target) as (producer, consumer):
+        progress = await consumer.receive("r", np.array(TARGET))  # type: ignore[arg-type]
+        session = await producer.write_to("r", tokens=np.int64(14))
+        session.assign(np.array(SOURCE), tokens=np.int32(14))  # type: ignore[arg-type]
+        for layer in layers:
+            session.layer_ready(layer)
+        await session.seal()
+        for layer in layers:
+            await progress.layer(layer, timeout=5)
+        await progress.all(timeout=5)
+        assert not target.wrong(1, TARGET, source.layout, SOURCE, 14)
+        await session.delivered(timeout=5)
+        for layer in wrong_layers:
+            with pytest.raises(omni_async.UsageError, match="layers count"):
+                session.layer_ready(layer)
+        for blocks in wrong_blocks:
+            with pytest.raises(omni_async.UsageError, match="blocks"):
+                await producer.offer("b", blocks)
+            with pytest.raises(omni_async.UsageError, match="blocks"):
+                plan_moves(source.layout, blocks, target.layout, [1] * len(blocks))
 
 
 async def test_what_is_told_to_peers_is_text_whatever_it_was(where: Ends) -> None:

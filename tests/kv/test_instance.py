@@ -10,12 +10,18 @@ from typing import Any
 import pytest
 
 from omni_async.cli.free_ports import FreePorts
-from omni_async.errors import ProtocolError, TransferCancelled, UsageError
+from omni_async.errors import (
+    ClosedError,
+    EngineFault,
+    ProtocolError,
+    TransferCancelled,
+    UsageError,
+)
 from omni_async.kv.control import Registered, new_request_id, read_leg, read_on
 from tests.engines import need_nixl
 from tests.kv.control.test_registration import proxy
 from tests.kv.houses import HOST, House, both, computed, whole
-from tests.kv.pairs import SOURCE, TARGET, pair
+from tests.kv.pairs import SOURCE, TARGET, Gate, pair
 from tests.mooncake import engine_or_skip
 
 
@@ -43,6 +49,74 @@ async def test_write(house: House) -> None:
         await whole(await decode.decode(to_decode, request_id, block_ids=[5, 6]))
         await job.delivered()
         assert prefill.handshake.answered == 1
+
+
+@pytest.mark.parametrize("mode", ["write", "read"])
+async def test_tokens_may_be_told_before_the_blocks(house: House, mode: str) -> None:
+    house.mode = mode
+    source, target = pair()
+    async with both(house, source, target) as (prefill, decode):
+        to_prefill, to_decode, request_id = house.legs(prefill, decode)
+        if mode == "read":
+            to_prefill = read_leg("tx", house.known("D", decode))
+        for wrong in ("x", -3, 10**6, True):
+            with pytest.raises(UsageError, match="tokens"):
+                await prefill.prefill(to_prefill, request_id, tokens=wrong)  # type: ignore[arg-type]
+        job = await prefill.prefill(to_prefill, request_id, tokens=14)
+        assert job is not None
+        with pytest.raises(UsageError, match="14"):
+            job.assign(SOURCE, tokens=15)
+        with pytest.raises(UsageError, match="14 tokens are 4 blocks"):
+            job.assign(SOURCE[:3])
+        job.assign(SOURCE)
+        answer = await computed(job)
+        if answer is not None:
+            assert answer["remote_num_tokens"] == 14
+            to_decode = read_on(answer, house.known("P", prefill))
+        progress = await decode.decode(to_decode, request_id, block_ids=TARGET)
+        await whole(progress)
+        assert progress is not None
+        assert progress.tokens == 14
+        assert not target.wrong(1, TARGET, source.layout, SOURCE, 14)
+
+
+async def test_a_cache_that_is_read_is_not_offered_before_its_events_have_come(
+    house: House,
+) -> None:
+    house.mode = "read"
+    source, target = pair()
+    async with both(house, source, target) as (prefill, decode):
+        assert prefill.producer is not None
+        *_, request_id = house.legs(prefill, decode)
+        leg = read_leg("tx", house.known("D", decode))
+        for end in ("come", "fail", "abort", "close"):
+            event = Gate(fails=end == "fail")
+            job = await prefill.prefill({**leg, "transfer_id": end}, request_id, block_ids=SOURCE)
+            assert job is not None
+            job.layer_ready(0)
+            await asyncio.to_thread(job.layer_ready, 1, event)
+            job.layer_ready(2, event)
+            with pytest.raises(UsageError, match="told before"):
+                job.layer_ready(1)
+            sealing = asyncio.ensure_future(job.seal())
+            await asyncio.sleep(0.05)
+            assert (sealing.done(), job.session) == (False, None)
+            if end == "abort":
+                job.abort()
+                with pytest.raises(UsageError, match="given up"):
+                    await asyncio.wait_for(sealing, 5)
+            if end == "close":
+                await prefill.producer.aclose()
+                with pytest.raises(ClosedError):
+                    await asyncio.wait_for(sealing, 5)
+            event.come.set()
+            if end == "come":
+                await asyncio.wait_for(sealing, 5)
+                with pytest.raises(UsageError, match="was sealed"):
+                    job.layer_ready(2)
+            if end == "fail":
+                with pytest.raises(EngineFault, match=r"layer 1 .*fell off"):
+                    await asyncio.wait_for(sealing, 5)
 
 
 async def test_read(house: House) -> None:

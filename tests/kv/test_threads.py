@@ -10,7 +10,7 @@ import pytest
 
 import omni_async
 from tests.ends import Ends
-from tests.kv.pairs import SOURCE, TARGET, joined, pair, until
+from tests.kv.pairs import SOURCE, TARGET, Gate, joined, pair, until
 
 
 async def test_calls_from_elsewhere_are_refused(where: Ends) -> None:
@@ -90,18 +90,6 @@ async def test_layers_may_be_told_from_any_thread_with_events_that_fail(where: E
         with pytest.raises(omni_async.EngineFault, match="fell off"):
             await session.seal()
         await progress.released(timeout=5)
-
-
-class Gate:
-    """An event that a test lets come."""
-
-    def __init__(self) -> None:
-        self.come = threading.Event()
-        self.threads: set[int] = set()
-
-    def synchronize(self) -> None:
-        self.threads.add(threading.get_ident())
-        self.come.wait(20)
 
 
 @pytest.mark.parametrize("with_event", [True, False])
