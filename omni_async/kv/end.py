@@ -237,7 +237,9 @@ class KVEnd(abc.ABC):
         try:
             word = decode(body)
         except (msgspec.DecodeError, UsageError) as error:
-            raise ProtocolError(f"no word about KV caches: {error}", peer=line.name) from None
+            raise ProtocolError(
+                f"no word about KV caches: {error}", peer=self.name_of(line)
+            ) from None
         name = self._lines[line]
         if isinstance(word, Meet):
             self._meet(line, word)
@@ -298,7 +300,9 @@ class KVEnd(abc.ABC):
             self._fits(line, word)
         except ProtocolError as error:
             self._refused[name] = error
-            _log.warning("a peer's KV caches do not fit", peer=line.name, reason=str(error))
+            _log.warning(
+                "a peer's KV caches do not fit", peer=self.name_of(line), reason=str(error)
+            )
             self.refuse(line, error)
             return
         self.peers[name] = Peer(line, word)
@@ -309,18 +313,22 @@ class KVEnd(abc.ABC):
         if word.version != VERSION:
             raise ProtocolError(
                 f"the peer speaks version {word.version} of the words about KV caches, and this is {VERSION}",
-                peer=line.name,
+                peer=self.name_of(line),
             )
         ours, theirs = self.layout, word.layout
         source, target = (ours, theirs) if self.role == "sender" else (theirs, ours)
-        match(source, target, peer=line.name)
+        match(source, target, peer=self.name_of(line))
         if len(word.spots) != theirs.layers * len(theirs.tensor_nbytes):
             raise ProtocolError(
                 f"the peer told {len(word.spots)} tensors, its layout has {theirs.layers} layers of "
                 f"{len(theirs.tensor_nbytes)}",
-                peer=line.name,
+                peer=self.name_of(line),
             )
         self.expected(line, theirs)
+
+    def name_of(self, line: GuestLine) -> str:
+        """A peer, for people."""
+        return line.name
 
     def expected(self, line: GuestLine, theirs: KVLayout) -> None:  # noqa: B027 - a producer serves all
         """Raise ProtocolError for a peer that is another one than this side counts on."""

@@ -26,7 +26,7 @@ from ..errors import (
 )
 from .audience import Seat
 from .given import GivenShare, Session, State
-from .reasons import own_error, reason_of
+from .reasons import named, own_error, reason_of
 from .remembered import End, Remembered
 from .words import (
     AnyWord,
@@ -180,7 +180,7 @@ class Giving:
         if isinstance(word, Ask):
             self._asked(peer, word)
         elif isinstance(word, Drop):
-            self._dropped(peer, word.ticket)
+            self._dropped(peer, word)
         elif isinstance(word, Took):
             self._took(peer, word)
         elif isinstance(word, Room):
@@ -208,7 +208,8 @@ class Giving:
                 share.owes = False
                 share.reason = share.reason or Reason.DROPPED
                 session = share.session
-                self._failing(session, PeerLost(text))
+                key = session.request_id
+                self._failing(session, PeerLost(named(key, text), key=key, peer=name))
                 if not share.under_way:
                     self._release(share)
                 self._look(session)
@@ -240,7 +241,7 @@ class Giving:
             if share.under_way:
                 self._say_ended(share, under_way=True)
             error = EngineFault(
-                f"layer {layer} of request {session.request_id!r} was not written to "
+                f"layer {layer} of request {session.request_id!r} was not written to the consumer "
                 f"{self._describe(share.peer)}: {problem}"
             )
             self._failing(session, error)
@@ -332,11 +333,12 @@ class Giving:
         self._say(share, Landed(share.ask.ticket, word.layers))
         self._look(session)
 
-    def _dropped(self, peer: str, ticket: int) -> None:
-        share = self._shares.get((self._who(peer), ticket))
-        text = "the consumer gave it up"
+    def _dropped(self, peer: str, word: Drop) -> None:
+        share = self._shares.get((self._who(peer), word.ticket))
+        why = f": {word.text}" if word.text else ""
+        text = f"the consumer gave it up{why}"
         if share is None:
-            self.words.append((peer, Ended(ticket, Reason.DROPPED, text, under_way=False)))
+            self.words.append((peer, Ended(word.ticket, Reason.DROPPED, text, under_way=False)))
             return
         share.peer = peer  # it may be told on another line than before
         session = share.session
@@ -351,8 +353,9 @@ class Giving:
             share.reason, share.text = Reason.DROPPED, text
             share.todo.clear()
             error = TransferCancelled(
-                f"request {session.request_id!r} was given up by {self._describe(peer)}",
+                f"request {session.request_id!r} was given up by the consumer {self._describe(peer)}{why}",
                 key=session.request_id,
+                peer=self._describe(peer),
             )
             self._failing(session, error)
         if not share.under_way:

@@ -12,6 +12,7 @@ from typing import Any
 
 from .._aio.deadline import seconds
 from ..errors import ProtocolError, UsageError
+from ..model import Endpoint
 from ..observe.log import get_logger
 from ..transport import DEFAULT
 from ..transport.guests import GuestLine
@@ -271,7 +272,7 @@ class KVProducer(KVEnd):
             self.core.heard(name, word)
 
     def gone(self, line: GuestLine, name: str, proven: bool) -> None:
-        self.core.lost(name, line.name)
+        self.core.lost(name, self.name_of(line))
 
     def _who(self, name: str) -> str:
         peer = self.peers.get(name)
@@ -287,8 +288,14 @@ class KVProducer(KVEnd):
         return Seat(theirs.tp_size, theirs.tp_rank, tuple(ranks))
 
     def _describe(self, who: str) -> str:
-        peer = self.peers.get(who)
-        return peer.line.name if peer is not None else "that has gone"
+        line = next((line for line, name in self._lines.items() if name == who), None)
+        return "that has gone" if line is None else self.name_of(line)
+
+    def name_of(self, line: GuestLine) -> str:
+        """What it calls itself: the line's own name is of the socket here, at which all of them are."""
+        who = line.peer
+        end = Endpoint(who.namespace, who.stage, who.rank, who.replica)
+        return f"{end} (process {who.pid})"
 
     def _plan(self, share: GivenShare) -> None:
         session = share.session

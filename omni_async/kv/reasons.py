@@ -52,3 +52,8 @@ def named(request_id: str, text: str) -> str:
     """With the request's name in front, once."""
     name = f"request {request_id!r}"
     return text if text.startswith(name) else f"{name}: {text}"
+
+
+def unnamed(request_id: str, error: OmniAsyncError) -> str:
+    """An error's text without the request's name in front, for whoever knows what it is about."""
+    return str(error).removeprefix(f"request {request_id!r}: ")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import EngineFault, OmniAsyncError, PeerLost, ProtocolError, UsageError
-from .reasons import error_of, named
+from .reasons import error_of, named, unnamed
 from .words import ALL, AnyWord, Ask, Begun, Decline, Drop, Ended, Landed, Mode, Ready, Reason, Took
 
 
@@ -127,7 +127,7 @@ class Taking:
             if isinstance(error, ProtocolError):  # its producer has to know why, not only that
                 refusal = Decline(share.request_id, str(error), Reason.REFUSED)
                 self.words.append((share.address, refusal))
-            self.words.append((share.address, Drop(share.ticket)))
+            self.words.append((share.address, Drop(share.ticket, unnamed(share.request_id, error))))
 
     def free(self, share: TakenShare) -> None:
         """The memory was taken away from whoever might have written: nothing lands any more."""

@@ -82,6 +82,8 @@ class Ask(Word, tag=2):
 
 class Drop(Word, tag=3):
     ticket: int
+    text: str = ""
+    """Why, for people."""
 
 
 class Took(Word, tag=4):
@@ -159,7 +161,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def encode(word: AnyWord) -> bytes:
     """A word's bytes; a long reason is cut."""
-    if isinstance(word, (Ended, Decline)) and len(word.text) > LONGEST_TEXT:
+    if isinstance(word, (Ended, Decline, Drop)) and len(word.text) > LONGEST_TEXT:
         word = msgspec.structs.replace(word, text=cut(word.text))
     return _encode(word)
 

@@ -205,7 +205,7 @@ def test_a_producer_that_turns_out_not_to_fit_may_still_write() -> None:
     assert share.step is Step.FAILED
     assert not share.free
     refusal = Decline("r", "another layout", Reason.REFUSED)
-    assert said(core) == [refusal, Drop(share.ticket)]
+    assert said(core) == [refusal, Drop(share.ticket, "another layout")]
 
 
 def test_a_producer_that_does_not_fit_hears_who_would_have_asked_it() -> None:

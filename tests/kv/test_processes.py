@@ -144,8 +144,10 @@ async def test_a_killed_consumer_frees_the_blocks_and_its_successor_is_served(
                 else:
                     session.layer_ready(0)
                     peer.kill()
-                    with pytest.raises((omni_async.PeerLost, omni_async.EngineFault)):
+                    with pytest.raises((omni_async.PeerLost, omni_async.EngineFault)) as caught:
                         await session.delivered(timeout=2)
+                    named = f"the consumer {where.namespace}/stage 1/rank 0/replica 0 (process "
+                    assert caught.type is omni_async.EngineFault or named in str(caught.value)
                     assert await taking == "gone"
         assert not producer.core.sessions
 
