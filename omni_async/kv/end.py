@@ -133,10 +133,14 @@ class KVEnd(abc.ABC):
         Whoever waits for a session or a progress gets its error. The transport stays open. A ``ResourceWarning``
         tells of a consumer's blocks into which something may still land.
 
+        Raises:
+            UsageError: a call from another loop.
+
         Cancellation: ends; what is still under way keeps its memory registered.
         """
         if self._ended:
             return
+        self.here()
         if not self._closed:
             self._closed = True
             self.shut(f"the {type(self).__name__} of {self.transport.endpoint} was closed")

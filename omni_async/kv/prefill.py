@@ -130,8 +130,13 @@ class Prefill:
 
         ``None`` in mode ``write``: the decode instance knows already.
 
+        In mode ``read`` no time limit of the transfer has begun: an event that never comes is waited for until
+        :meth:`abort`, or until the instance is closed.
+
         Raises:
             UsageError: its blocks were not told; (mode ``read``) it was given up.
+            EngineFault: (mode ``read``) an event failed; decode is told that it was given up.
+            ClosedError: (mode ``read``) the instance was closed.
             OmniAsyncError: the transfer has failed; the same error as :meth:`delivered`.
 
         Cancellation: safe; it can be sealed again.

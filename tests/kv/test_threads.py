@@ -32,6 +32,8 @@ async def test_calls_from_elsewhere_are_refused(where: Ends) -> None:
                 progress.all(timeout=1),
                 progress.layer(0),
                 progress.released(),
+                producer.aclose(),
+                consumer.aclose(),
             ):
                 with pytest.raises(omni_async.UsageError, match="another event loop"):
                     await asyncio.wait_for(wrong, 5)
