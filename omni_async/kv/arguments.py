@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Protocol
 
 from .._aio.deadline import seconds
@@ -102,6 +102,20 @@ def checked_blocks(block_ids: object) -> list[int]:
         raise UsageError(
             f"blocks are whole numbers, in the order of the tokens, not {told(block_ids)}"
         ) from None
+
+
+def checked_companions(requests: object) -> dict[str, tuple[str, Sequence[int]]]:
+    """Several requests, each with its blocks, by whatever they are to each other.
+
+    Raises:
+        UsageError: they are something else.
+    """
+    pairs = requests.values() if isinstance(requests, Mapping) else [None]
+    if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+        raise UsageError(
+            f"requests are a mapping of role to (request_id, block_ids), not {told(requests)}"
+        )
+    return dict(requests)  # type: ignore[call-overload,no-any-return]
 
 
 def checked_text(text: object) -> str:

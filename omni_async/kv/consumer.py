@@ -14,7 +14,13 @@ from typing import Any, Literal
 from ..errors import OmniAsyncError, ProtocolError, UsageError
 from ..model import Region
 from ..transport.guests import GuestLine
-from .arguments import Carrier, checked_blocks, checked_request, checked_text
+from .arguments import (
+    Carrier,
+    checked_blocks,
+    checked_companions,
+    checked_request,
+    checked_text,
+)
 from .calm import Calm
 from .end import DEFER_TIMEOUT, SETTLE_SECONDS, TRANSFER_TIMEOUT, KVEnd, Peer
 from .landing import Landing
@@ -206,13 +212,14 @@ class KVConsumer(KVEnd):
             Role → progress, each done.
 
         Raises:
+            UsageError: ``requests`` is something else; nothing was asked for.
             OmniAsyncError: the first failure, as :meth:`receive` or :meth:`KVProgress.all` has it.
 
         Cancellation: safe; all are given up.
         """
         begun: dict[str, KVProgress] = {}
         try:
-            for role, (request_id, block_ids) in requests.items():
+            for role, (request_id, block_ids) in checked_companions(requests).items():
                 begun[role] = await self.receive(
                     request_id, block_ids, mode=mode, source=source, source_tp=source_tp
                 )
@@ -271,7 +278,7 @@ class KVConsumer(KVEnd):
             ``False`` where a transfer from there is under way, or it was not known.
 
         Raises:
-            UsageError: a call from another loop.
+            UsageError: that is no source (one is left at a time); a call from another loop.
         """
         self.here()
         address = self._sources.address_of(source)

@@ -12,12 +12,16 @@ from typing import Any, cast
 from ..errors import ProtocolError, UsageError
 from ..model import Endpoint
 from ..transport.guests import GuestLine, Guests
+from ..transport.senders import address as dialed
 from .layout import KVLayout
+from .names import told
 from .plan import sources_of
 
 Source = Mapping[str, Any] | int | Endpoint
-"""One producer rank: its number, or its whole name, where channels find it by name; else ``source_host`` and
-``source_port``."""
+"""One producer rank: its number among those that share the heads, or its whole name, where channels find it by name;
+else ``source_host`` and ``source_port``."""
+
+_WHAT = "a source is a rank's number, an Endpoint, or a mapping with source_host (str) and source_port (int)"
 
 
 class Sources:
@@ -64,17 +68,17 @@ class Sources:
         Raises:
             UsageError: too many or too few, or of a kind that this backend does not find.
         """
-        told = self._told if source is None else source
+        given = self._told if source is None else source
         tp = self._tp_size if tp_size is None else tp_size
         ranks = sources_of(self._layout, tp) if ranks is None else ranks
-        items = list(ranks) if told is None else _listed(told)
+        items = list(ranks) if given is None else _listed(given)
         if len(items) != len(ranks):
             raise UsageError(
                 f"this rank hears from {len(ranks)} ranks of its producer "
                 f"({', '.join(map(str, ranks))}), and {len(items)} sources were told"
             )
         for item in items:
-            self._check(item, ranks)
+            self._check(item, ranks, tp)
         return [(self._keep(item), (tp, rank)) for item, rank in zip(items, ranks, strict=True)]
 
     def forget(self, source: Source) -> str | None:
@@ -86,7 +90,12 @@ class Sources:
         return address
 
     def address_of(self, source: Source) -> str | None:
-        """Of one that was asked before."""
+        """Of one that was asked before.
+
+        Raises:
+            UsageError: that is no source.
+        """
+        _check_kind(source)
         return self._kept.get(_name_of(source))
 
     def keeps(self, address: str) -> bool:
@@ -99,12 +108,13 @@ class Sources:
             self._guests.leave_line(address)
         self._kept.clear()
 
-    def _check(self, item: Source, ranks: Sequence[int]) -> None:
+    def _check(self, item: Source, ranks: Sequence[int], tp_size: int) -> None:
+        _check_kind(item)
         if isinstance(item, (Mapping, Endpoint)):
             return
-        if isinstance(item, bool) or not isinstance(item, int):
+        if not 0 <= item < tp_size:
             raise UsageError(
-                f"a source is a rank, an Endpoint, or a source_host and a source_port, not {item!r}"
+                f"{_WHAT}; there is no rank {item} among the {tp_size} that share the producer's heads (source_tp)"
             )
         found = self._guests.wiring.channels.address_of(self._endpoint(item))
         if not self._stage and found is not None:
@@ -141,12 +151,27 @@ def check_rank(line: GuestLine, theirs: KVLayout, wanted: tuple[int, int]) -> No
         )
 
 
-def _listed(told: Source | Sequence[Source]) -> list[Source]:
-    if isinstance(told, (Mapping, int, Endpoint)):
-        return [told]
-    if isinstance(told, Sequence) and not isinstance(told, (str, bytes)):
-        return list(cast("Sequence[Source]", told))
-    raise UsageError(f"sources are told one by one, or in a list, not as {told!r}")
+def _listed(given: Source | Sequence[Source]) -> list[Source]:
+    if isinstance(given, (Mapping, int, Endpoint)):
+        return [given]
+    if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
+        return list(cast("Sequence[Source]", given))
+    raise UsageError(f"sources are told one by one, or in a list, not as {told(given)}: {_WHAT}")
+
+
+def _check_kind(item: object) -> None:
+    """Raise UsageError for what no producer can be found by."""
+    try:
+        if isinstance(item, Mapping):
+            dialed(*_name_of(item))
+            return
+    except UsageError:
+        pass  # is told below
+    else:
+        kinds = [type(part) for part in item] if isinstance(item, Endpoint) else [type(item)]
+        if kinds in ([int], [str, str, int, int]):
+            return
+    raise UsageError(f"{_WHAT}, not {told(item)}")
 
 
 def _name_of(source: Source) -> Any:
