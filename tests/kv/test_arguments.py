@@ -136,13 +136,14 @@ async def test_tokens_are_refused_at_once_where_no_blocks_hold_them(where: Ends)
 
 async def test_numbers_of_numpy_are_numbers(where: Ends) -> None:
     source, target = pair({}, {})
+    counts: list[Any] = [np.int64(14), np.int32(14)]
     layers: list[Any] = [np.int64(0), np.uint8(1), np.int32(2)]
     wrong_layers: list[Any] = [np.True_, np.float64(1), np.int64(3)]
     wrong_blocks: list[Any] = [[True], [3, False], np.array([True])]
     async with joined(where, source, target) as (producer, consumer):
         progress = await consumer.receive("r", np.array(TARGET))  # type: ignore[arg-type]
-        session = await producer.write_to("r", tokens=np.int64(14))
-        session.assign(np.array(SOURCE), tokens=np.int32(14))  # type: ignore[arg-type]
+        session = await producer.write_to("r", tokens=counts[0])
+        session.assign(np.array(SOURCE), tokens=counts[1])  # type: ignore[arg-type]
         for layer in layers:
             session.layer_ready(layer)
         await session.seal()
