@@ -287,7 +287,9 @@ class Nature:
                 living = share.reason is None or share.under_way
                 assert living, f"{share} has failed, nothing of it is under way, and it is kept"
             for session in giver.core.sessions.values():
-                assert len(session.shares) <= max(session.audience.expected, 1), "more than it was for"
+                assert len(session.shares) <= max(session.audience.expected, 1), (
+                    "more than it was for"
+                )
                 failed = any(share.reason is not None for share in session.shares)
                 assert not failed or session.state > State.DELIVERED, "it can never be whole"
         for taker in self.takers.values():
