@@ -390,7 +390,6 @@ class Giving:
         self._end(share, end.reason, end.text)
 
     def _fail(self, session: Session, reason: Reason, text: str) -> None:
-        self._ends.add(session.request_id, End(reason, text))
         for share in session.shares:
             if share.reason is None and len(share.landed) < self._layers:
                 self._end(share, reason, text)

@@ -69,8 +69,8 @@ async def place(wiring: Wiring, encoded: Encoded, owner: str, deadline: float | 
                 await on_device.fill(wiring, lease, encoded.header, here, offsets)
             else:
                 ctypes.memmove(lease.address, encoded.header, len(encoded.header))
-                pieces = _pieces(lease, here, offsets)
-                if wiring.engine.verb is Verb.WRITE and pieces and _addressed(here):
+                pieces = _pieces(lease, here, offsets) if wiring.engine.verb is Verb.WRITE else []
+                if pieces and _addressed(here):
                     filling = Filling(lease, total, pieces)
                     filling.reached(lease.address + offsets[1])
                 elif not _fill_at_once(lease, here, offsets, total):

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 import omni_async
 from omni_async.errors import ProtocolError
-from omni_async.kv import KVConsumer, KVLayout, KVMemory, KVProducer
+from omni_async.kv import KVConsumer, KVMemory, KVProducer
 from omni_async.kv.audience import Audience, Seat
+from tests.kv.nodes import layout
 
 ONE = Seat()
 TWO = [Seat(2, rank, (0, 1)) for rank in (0, 1)]
@@ -78,41 +79,28 @@ def test_complete_with_the_last_and_not_before(data: st.DataObject, sizes: list[
         assert audience.objection("another", Seat(size, 0, tuple(range(size)))) is not None
 
 
-def _layout(tp_size: int = 1, tp_rank: int = 0) -> KVLayout:
-    return KVLayout(
-        layers=2,
-        num_blocks=4,
-        block_size=2,
-        kv_heads=2,
-        head_size=8,
-        dtype="float32",
-        tp_size=tp_size,
-        tp_rank=tp_rank,
-    )
-
-
 @pytest.mark.parametrize("order", [[0, 1, 2], [1, 2, 0], [2, 0, 1]])
 async def test_blocks_are_free_when_both_instances_have_all(
     namespace: str, order: list[int]
 ) -> None:
-    layouts = [_layout(), _layout(2, 0), _layout(2, 1)]
+    layouts = [layout(), *(layout(tp_size=2, tp_rank=rank) for rank in (0, 1))]
     async with contextlib.AsyncExitStack() as stack:
         tx = await stack.enter_async_context(
             omni_async.open_transport("memory", role="sender", stage="p", namespace=namespace)
         )
         producer = await stack.enter_async_context(KVProducer(tx, layouts[0], KVMemory(layouts[0])))
         consumers = []
-        for layout in layouts:
+        for of in layouts:
             rx = await stack.enter_async_context(
                 omni_async.open_transport(
                     "memory",
                     role="receiver",
-                    stage=f"d{layout.tp_size}",
-                    rank=layout.tp_rank,
+                    stage=f"d{of.tp_size}",
+                    rank=of.tp_rank,
                     namespace=namespace,
                 )
             )
-            consumer = KVConsumer(rx, layout, KVMemory(layout), from_stage="p", source_tp=1)
+            consumer = KVConsumer(rx, of, KVMemory(of), from_stage="p", source_tp=1)
             consumers.append(await stack.enter_async_context(consumer))
         session = await producer.offer("r", [0], consumers=2)
         delivered = asyncio.ensure_future(session.delivered())

@@ -9,20 +9,8 @@ import pytest
 
 import omni_async
 from omni_async.errors import ProtocolError
-from omni_async.kv import KVConsumer, KVLayout, KVMemory, KVProducer, KVSession
-
-
-def _layout(tp_size: int = 1, tp_rank: int = 0) -> KVLayout:
-    return KVLayout(
-        layers=2,
-        num_blocks=8,
-        block_size=4,
-        kv_heads=2,
-        head_size=8,
-        dtype="float32",
-        tp_size=tp_size,
-        tp_rank=tp_rank,
-    )
+from omni_async.kv import KVConsumer, KVMemory, KVProducer, KVSession
+from tests.kv.nodes import layout
 
 
 @contextlib.asynccontextmanager
@@ -33,15 +21,15 @@ async def _two_to_one(namespace: str) -> AsyncIterator[tuple[list[KVProducer], K
             tx = omni_async.open_transport(
                 "memory", role="sender", stage="p", rank=rank, namespace=namespace
             )
-            layout = _layout(2, rank)
-            producer = KVProducer(await stack.enter_async_context(tx), layout, KVMemory(layout))
+            of = layout(tp_size=2, tp_rank=rank)
+            producer = KVProducer(await stack.enter_async_context(tx), of, KVMemory(of))
             producers.append(await stack.enter_async_context(producer))
         rx = omni_async.open_transport("memory", role="receiver", stage="d", namespace=namespace)
-        layout = _layout()
+        of = layout()
         consumer = KVConsumer(
             await stack.enter_async_context(rx),
-            layout,
-            KVMemory(layout),
+            of,
+            KVMemory(of),
             from_stage="p",
             source_tp=2,
         )
