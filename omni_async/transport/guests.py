@@ -7,6 +7,7 @@ Never: interprets a word, owns or frees the memory, lets a move leave what a pee
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from ..abc import Channel, RemoteRegion
@@ -14,6 +15,7 @@ from ..errors import UsageError
 from ..model import Endpoint, Move, Region, Role, Verb
 from ..pool import Pool
 from ..rendezvous.messages import Aside, Hello
+from .hearing import Hearing
 from .moving import Ended
 from .wiring import Wiring
 
@@ -208,11 +210,12 @@ def close_for_guests(wiring: Wiring, reason: str) -> None:
 
 
 def end_for_guests(
-    wiring: Wiring, line: GuestLine, error: Exception | None, *, proven: bool
+    wiring: Wiring, line: OpenLine, error: Exception | None, *, proven: bool
 ) -> None:
     """Tell all guests that a line is gone."""
     for guest in list(wiring.guests.values()):
         guest.ended(line, error, proven)
+    line.hearing.over()
 
 
 def refuse_for_guests(wiring: Wiring, address: str, error: Exception) -> None:
@@ -233,6 +236,7 @@ class OpenLine:
         self._known = known
         self.peer = channel.peer
         self.name = channel.name
+        self.hearing = Hearing(channel)
 
     def region(self, number: int) -> RemoteRegion | None:
         return self._known.get(number)
@@ -241,4 +245,11 @@ class OpenLine:
         self._channel.send(Aside(topic, body))
 
     def move(self, moves: Sequence[Move], ended: Ended) -> None:
-        self._move(moves, ended)
+        self._move(moves, partial(self._moved, ended))
+
+    def _moved(self, ended: Ended, problem: str | None) -> None:
+        heard_out = None if problem is None else self.hearing.out()
+        if heard_out is None:
+            ended(problem)
+        else:
+            heard_out.add_done_callback(lambda _: ended(problem))

@@ -7,7 +7,6 @@ Never: lets the sender believe that its memory is free while a view of it lives.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ from ..rendezvous.completions import CompletionRegistry
 from ..rendezvous.messages import Aside, Bye, Message, Regions
 from ..rendezvous.receiver import Phase, Receiver
 from .guests import OpenLine, end_for_guests, hand_over, open_for_guests, refuse_for_guests
+from .holding import Lifeline
 from .moving import PeerMoves
 from .peers import EndWatch, learn_regions
 from .room import Room
@@ -31,47 +31,6 @@ _LANDED = object()
 
 ACK_SECONDS = 0.0005
 """How long words that nobody waits for are held back, to travel together or with others."""
-URGENT_RELEASE = 256 << 10
-"""Bytes of a sender's memory that are worth a word of their own."""
-
-
-class Lifeline:
-    """Kept by every view of a sender's memory; when it dies, a line that was given up is closed.
-
-    That end of file is the sender's proof that nobody here reads its memory any more. Closing a
-    descriptor takes no lock, so it may happen in any thread and inside the garbage collector.
-    """
-
-    __slots__ = ("fd",)
-
-    def __init__(self) -> None:
-        self.fd = -1
-
-    def __del__(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-
-
-class Held:
-    """A delivered payload whose memory is still read: counts the places that have views."""
-
-    __slots__ = ("count", "link", "nbytes", "op")
-
-    def __init__(self, link: Link, op: int, count: int, nbytes: int) -> None:
-        self.link = link
-        self.op = op
-        self.count = count
-        self.nbytes = nbytes
-
-    def let_go(self) -> None:
-        """The last view of one place is gone."""
-        self.count -= 1
-        if not self.count:
-            core = self.link.core
-            core.release(self.op)
-            if self.nbytes > URGENT_RELEASE:
-                core.urgent = True
-            self.link.pump()
 
 
 class Link:
@@ -373,6 +332,10 @@ class Link:
         except Exception as error:  # noqa: BLE001 - whatever it is, the get's caller is told of it
             outcome = EngineFault(f"the engine broke its contract: {error!r}")
         del lifeline  # until here the sender must not believe that nobody reads
+        if outcome is not _LANDED and self.guest_line is not None:
+            heard_out = self.guest_line.hearing.out()
+            if heard_out is not None:
+                await heard_out
         wanted = self._reading.pop(op)
         if wanted:
             self._completions.resolve(op, outcome)

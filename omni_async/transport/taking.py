@@ -18,8 +18,9 @@ from ..model import Verb, aligned, packed
 from ..pool import Hold, ManagedBuffer
 from ..rendezvous.messages import Offer
 from .delivery import Delivery
+from .holding import Held
 from .landing import land
-from .link import Held, Link
+from .link import Link
 from .on_device import fetched
 from .room import Array, Room
 from .waiting import Waiting
