@@ -26,6 +26,12 @@ from ..environment import environment as environment  # others of Mooncake's tak
 NAME = "MooncakeTransferEngineConnector"
 
 _NO_DEVICE = "none"
+_LANES_VARIABLE = "MC_TCP_LANES_PER_PEER"
+_LANES = 8
+"""Connections to one peer over TCP, each of which carries one write at a time and then waits for the peer's word.
+With the vendor's 4 a cache of 186 MB in 1,536 pieces takes 75 ms on two cores, with 8 it takes 67, with 16 no less."""
+_VENDORS_LANES = 4
+"""As many it takes where the variable makes no sense."""
 _REFUSED = (0, (1 << 64) - 1)
 """Handles of writes that did not start."""
 
@@ -63,11 +69,13 @@ class NativeEngine:
     Calls that say so wait for a peer or for another call: not on an event loop.
     """
 
-    def __init__(self, native: Any, host: str, protocol: str) -> None:
+    def __init__(self, native: Any, host: str, protocol: str, lanes: int) -> None:
         self._native = native
         self.protocol = protocol
         self.session = _session(host, native.get_rpc_port())
         """By which peers find it."""
+        self.lanes = lanes
+        """Connections that it has to one peer."""
         self._lock = threading.Lock()
         self._openings = 0
         self._known: set[str] = set()
@@ -248,7 +256,9 @@ def _start(host: str, protocol: str, devices: str) -> NativeEngine:
     tcp = protocol == "tcp"
     module = load(host)
     # The engine takes RDMA wherever it finds a device, whatever protocol it is told.
-    with environment({"MC_FORCE_TCP": "1"} if tcp else {}):
+    ours = {"MC_FORCE_TCP": "1", _LANES_VARIABLE: str(_LANES)} if tcp else {}
+    with environment(ours):
+        lanes = os.environ.get(_LANES_VARIABLE, "")
         native = module.TransferEngine()
         status = native.initialize(host, "P2PHANDSHAKE", protocol, _NO_DEVICE if tcp else devices)
     if status:
@@ -259,7 +269,8 @@ def _start(host: str, protocol: str, devices: str) -> NativeEngine:
             remedy="set MC_LOG_LEVEL=INFO to hear more",
         )
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))  # for ever: see the head of this module
-    return NativeEngine(native, host, protocol)
+    count = int(lanes) if lanes.isdigit() else 0
+    return NativeEngine(native, host, protocol, count or _VENDORS_LANES)
 
 
 def _check(status: int, what: str) -> None:

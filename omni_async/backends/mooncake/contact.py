@@ -30,8 +30,6 @@ OPENINGS = 3
 """How often it is asked to."""
 ROUNDS = 4
 """How often it is tried. The engine opens a lost connection again at the next write, or a second later."""
-LANES = 4
-"""Connections that the engine has to one peer, unless the environment says otherwise."""
 AT_ONCE = 256
 """Writes of an operation that are under way together. The engine fails what exceeds its queue for a peer, which
 all operations share and which has room for about two thousand; to start one takes the loop some microseconds, and
@@ -198,7 +196,7 @@ class Contact:
 
     def _lanes(self) -> list[Target]:
         """One byte for each connection, to where it does not matter."""
-        return [(self.native.page, self._word.page, 1)] * LANES
+        return [(self.native.page, self._word.page, 1)] * self.native.lanes
 
     def _begin(self, targets: Sequence[Target]) -> Batch:
         return Batch(self, targets)

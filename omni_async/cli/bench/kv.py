@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from ...errors import BackendUnavailable
@@ -40,12 +40,21 @@ LAYERS_LATE = 3
 
 
 class Way(NamedTuple):
-    """One line of the table of caches that are fetched at once."""
+    """One line of the table of caches that are fetched at once.
+
+    Those that are gathered have processes of their own: a connection remembers how fast the one before it was taken
+    (TCP's congestion control, BBR most of all), and what is copied at its end is taken at half the pace.
+    """
 
     name: str
     table: str = CONTIGUOUS
     apart: bool = False
     ranks: int = 1
+
+    @property
+    def pair(self) -> tuple[int, bool]:
+        """By whom it is gone: ranks of the consumer, and whether they gather."""
+        return self.ranks, self.table == SHUFFLED
 
 
 ONE_WRITE = Way("one write of as many bytes (shm: one memcpy)")
@@ -175,15 +184,19 @@ def _measured(backend: str, blocks: int, form: str, rounds: int) -> dict[str, An
     ways = [way for way in WAYS if not (mapped and way.apart)]
     took: dict[Way, list[int]] = {way: [] for way in ways}
     late: dict[str, list[list[int]]] = {EACH: [], AT_END: []}
-    with _open(backend, blocks, form, 1) as whole, _open(backend, blocks, form, 2) as split:
-        pairs = {1: whole, 2: split}
+    with ExitStack() as stack:
+        pairs = {
+            pair: stack.enter_context(_open(backend, blocks, form, number, pair[0]))
+            for number, pair in enumerate(dict.fromkeys(way.pair for way in ways))
+        }
+        whole = pairs[ONE_WRITE.pair]
         # The first round meets fresh pages and peers; it is not counted.
         for number in range(-1, rounds):
             for way in reversed(ways):  # who writes has to have met the other first
                 if way is ONE_WRITE:
                     nanoseconds = whole.one_write(_nbytes(blocks), mapped=mapped)
                 else:
-                    nanoseconds = pairs[way.ranks].fetched(way)
+                    nanoseconds = pairs[way.pair].fetched(way)
                 if number >= 0:
                     took[way].append(nanoseconds)
             for _ in range(OVERLAPS if number >= 0 else 1):
@@ -217,11 +230,11 @@ def _measured(backend: str, blocks: int, form: str, rounds: int) -> dict[str, An
 
 
 @contextmanager
-def _open(backend: str, blocks: int, form: str, ranks: int) -> Iterator[Pair]:
+def _open(backend: str, blocks: int, form: str, number: int, ranks: int) -> Iterator[Pair]:
     job = {
         "program": "sides.kv",
         "connector": CONNECTORS[backend],
-        "namespace": f"bench-kv-{os.getpid()}-{backend}-{ranks}",
+        "namespace": f"bench-kv-{os.getpid()}-{backend}-{number}",
         "blocks": blocks,
         "form": form,
     }

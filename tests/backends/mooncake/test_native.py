@@ -77,7 +77,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeEngine]:
     monkeypatch.setitem(sys.modules, "mooncake.engine", module)
     monkeypatch.setattr(_native, "_engines", {})
     monkeypatch.setattr(_native, "_ipv6", None)
-    for name in ("MC_FORCE_TCP", "MC_LOG_LEVEL", "MC_USE_IPV6"):
+    for name in ("MC_FORCE_TCP", "MC_LOG_LEVEL", "MC_USE_IPV6", "MC_TCP_LANES_PER_PEER"):
         monkeypatch.delenv(name, raising=False)
     return Fake
 
@@ -201,6 +201,20 @@ def test_what_the_user_says_stays(fake: type[FakeEngine], monkeypatch: pytest.Mo
     environment = fake.made[-1].environment
     assert (environment["MC_LOG_LEVEL"], environment["MC_FORCE_TCP"]) == ("INFO", "yes")
     assert os.environ["MC_FORCE_TCP"] == "yes"
+
+
+@pytest.mark.parametrize(
+    ("told", "lanes"), [(None, 8), ("3", 3), ("0", 4), ("many", 4)], ids=["ours", "3", "0", "words"]
+)
+def test_connections_to_a_peer(
+    fake: type[FakeEngine], monkeypatch: pytest.MonkeyPatch, told: str | None, lanes: int
+) -> None:
+    if told is not None:
+        monkeypatch.setenv("MC_TCP_LANES_PER_PEER", told)
+    engine = _native.shared_engine("10.0.0.1", "tcp", "")
+    assert engine.lanes == lanes
+    assert fake.made[-1].environment["MC_TCP_LANES_PER_PEER"] == (told or "8")
+    assert os.environ.get("MC_TCP_LANES_PER_PEER") == told
 
 
 def test_ipv6_is_decided_when_the_vendor_is_imported(

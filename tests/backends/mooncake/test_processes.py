@@ -25,6 +25,21 @@ async def test_other_addresses(processes: Processes, host: str) -> None:
     await pair.arrives(4)
 
 
+@pytest.mark.parametrize("variable", [None, "3"], ids=["eight", "as the user says"])
+async def test_as_many_connections_as_were_wanted(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch, variable: str | None
+) -> None:
+    """The vendor reads the variable while its engine starts, and no later."""
+    if variable is not None:
+        monkeypatch.setenv("MC_TCP_LANES_PER_PEER", variable)
+    pair = Pair(processes, AGENT, nbytes=16 * MIB)
+    await pair.meet()
+    await pair.arrives(1)
+    piece = MIB // 16
+    await pair.write(*[(0, at * piece, piece) for at in range(200)])
+    assert await pair.receiver.do("cut") == int(variable or 8)
+
+
 # --- the receiver is not well ---------------------------------------------------------------------
 
 
