@@ -1,6 +1,6 @@
 """ThreadWatch: learns of the end of operations that move on only while somebody asks about them.
 
-In: functions that begin an operation and say whether it is over. Out: futures of the event loop.
+In: operations, which can be begun and asked whether they are over. Out: futures of the event loop.
 Never: asks from the event loop, asks after an operation's end, runs at all while nothing is under way.
 
 An operation that moves its bytes inside the question is asked about without a pause for as long as it
@@ -15,9 +15,9 @@ import contextlib
 import queue
 import time
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
-from .asking import Over, pause, settle
+from .asking import pause, settle
 from .executor import OwnedExecutor
 
 P = ParamSpec("P")
@@ -27,16 +27,54 @@ LONGEST = 2e-3
 """Seconds an operation is left alone at most."""
 
 
-class _Operation:
-    __slots__ = ("began", "eager", "future", "loop", "over", "start")
+class Operation(Protocol):
+    """All calls come from the thread; each may raise, and is the last one then."""
 
-    def __init__(self, start: Callable[[], Over], eager: float) -> None:
+    def prepare(self) -> None:
+        """Whatever need not wait for those before it, and takes microseconds."""
+
+    def start(self) -> None:
+        """Begin; may block for as long as the whole operation takes."""
+
+    def over(self) -> bool:
+        """Whether it has ended; not asked again after that."""
+        ...
+
+
+class _Job:
+    """An operation under way, and who waits for it."""
+
+    __slots__ = ("began", "eager", "ended", "error", "future", "loop", "operation")
+
+    def __init__(self, operation: Operation, eager: float) -> None:
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[None] = self.loop.create_future()
-        self.start = start
+        self.operation = operation
         self.eager = eager
         self.began = 0.0
-        self.over: Over
+        self.ended = False
+        self.error: BaseException | None = None
+
+    def prepare(self) -> bool:
+        """Whether it may be started."""
+        self._do(self.operation.prepare)
+        return not self.ended
+
+    def start(self) -> None:
+        self.began = time.monotonic()
+        self._do(self.operation.start)
+        if not self.ended:
+            self.over()
+
+    def over(self) -> bool:
+        self._do(self.operation.over)
+        return self.ended
+
+    def _do(self, step: Callable[[], bool | None]) -> None:
+        try:
+            self.ended = bool(step())
+        except BaseException as error:  # noqa: BLE001 - whoever waits is told, whatever it is
+            self.ended, self.error = True, error
 
 
 class ThreadWatch:
@@ -48,8 +86,8 @@ class ThreadWatch:
 
     def __init__(self, name: str) -> None:
         self._executor = OwnedExecutor(name, 1)
-        self._new: queue.SimpleQueue[_Operation] = queue.SimpleQueue()
-        self._under_way: list[_Operation] = []
+        self._new: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._under_way: list[_Job] = []
         self._count = 0
         self._asking: asyncio.Future[None] | None = None
 
@@ -57,24 +95,23 @@ class ThreadWatch:
         """Operations that have not ended, as far as the event loop knows."""
         return self._count
 
-    def begin(self, start: Callable[[], Over], eager: float = 0.0) -> asyncio.Future[None]:
+    def begin(self, operation: Operation, eager: float = 0.0) -> asyncio.Future[None]:
         """Begin an operation in the thread; done at its end, or failed with what was raised.
 
         Cancelling the future abandons the wait only: the operation is asked about to its end.
 
         Args:
-            start: may block; what it returns says whether the operation is over.
             eager: seconds in which it is asked about without a pause.
 
         Raises:
             ClosedError: the watch is closed.
         """
-        operation = _Operation(start, eager)
-        self._new.put(operation)
+        job = _Job(operation, eager)
+        self._new.put(job)
         if self._asking is None:
             self._ask()
         self._count += 1
-        return operation.future
+        return job.future
 
     def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Run a call in the same thread, between questions.
@@ -102,19 +139,39 @@ class ThreadWatch:
         if not asking.cancelled() and asking.exception() is None and not self._new.empty():
             self._ask()
 
+    def _settle(self, job: _Job) -> None:
+        self._count -= 1
+        settle(job.future, job.error)
+
     # in the thread
 
     def _step(self) -> bool:
-        with contextlib.suppress(queue.Empty):
-            seconds = self._pause()
-            operation = self._new.get(timeout=seconds) if seconds else self._new.get_nowait()
-            while True:
-                # What moves its bytes in its start is over: whoever waits may begin the next meanwhile.
-                if self._start(operation) and not self._ended(operation):
-                    self._under_way.append(operation)
-                operation = self._new.get_nowait()
-        self._under_way = [one for one in self._under_way if not self._ended(one)]
+        job = self._next(self._pause())
+        while job is not None:
+            job.start()
+            # Prepared before the end of this one is told: the loop that hears of it takes the interpreter
+            # for a while, and the engine would stand still. What moves its bytes in its start is over now.
+            following = self._next()
+            if job.ended:
+                self._tell(job)
+            else:
+                self._under_way.append(job)
+            job = following
+        for one in self._under_way:
+            if one.over():
+                self._tell(one)
+        self._under_way = [one for one in self._under_way if not one.ended]
         return bool(self._under_way)
+
+    def _next(self, patience: float = 0.0) -> _Job | None:
+        """One that is ready to be started."""
+        with contextlib.suppress(queue.Empty):
+            job = self._new.get(timeout=patience) if patience else self._new.get_nowait()
+            while not job.prepare():
+                self._tell(job)
+                job = self._new.get_nowait()
+            return job
+        return None
 
     def _pause(self) -> float:
         """Seconds until one of the operations is to be asked about."""
@@ -125,32 +182,9 @@ class ThreadWatch:
         )
         return min(pauses, default=0.0)
 
-    def _start(self, operation: _Operation) -> bool:
-        operation.began = time.monotonic()
-        try:
-            operation.over = operation.start()
-        except BaseException as error:  # noqa: BLE001 - whoever waits is told, whatever it is
-            self._tell(operation, error)
-            return False
-        return True
-
-    def _ended(self, operation: _Operation) -> bool:
-        try:
-            ended = operation.over()
-        except BaseException as error:  # noqa: BLE001 - see above
-            self._tell(operation, error)
-            return True
-        if ended:
-            self._tell(operation, None)
-        return ended
-
-    def _tell(self, operation: _Operation, error: BaseException | None) -> None:
+    def _tell(self, job: _Job) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-            operation.loop.call_soon_threadsafe(self._settle, operation.future, error)
-
-    def _settle(self, future: asyncio.Future[None], error: BaseException | None) -> None:
-        self._count -= 1
-        settle(future, error)
+            job.loop.call_soon_threadsafe(self._settle, job)
 
     def _finish(self, abort: Callable[[], None], end: Callable[[], None]) -> None:
         try:

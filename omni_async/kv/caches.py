@@ -36,6 +36,7 @@ class Caches:
 
     def __init__(self, layout: KVLayout, caches: KVMemory | Sequence[Any]) -> None:
         self.layout = layout
+        self._per_layer = len(layout.tensor_nbytes)
         self.memory = caches if isinstance(caches, KVMemory) else None
         if isinstance(caches, KVMemory):
             if caches.layout != layout:
@@ -55,15 +56,10 @@ class Caches:
         self._keep = tensors
         self.device = str(getattr(tensors[0], "device", "cpu"))
 
-    @property
-    def per_layer(self) -> int:
-        """Tensors of one layer."""
-        return len(self.layout.tensor_nbytes)
-
     def bases(self, layer: int) -> list[int]:
         """Addresses of one layer's tensors."""
-        start = layer * self.per_layer
-        return self.addresses[start : start + self.per_layer]
+        start = layer * self._per_layer
+        return self.addresses[start : start + self._per_layer]
 
     def spans(self, verb: Verb) -> list[Span]:
         """What has to be registered: as few pieces as there are blocks of memory.

@@ -233,8 +233,7 @@ class Giving:
         if problem is None:
             share.landed.add(layer)
             if share.reason is None:
-                slots = [slot] if share.staged else []
-                self._say(share, Landed(share.ask.ticket, [layer], slots))
+                self._say_landed(share, layer, slot)
         elif share.reason is None:
             share.reason, share.text = Reason.ENGINE, problem
             share.owes = True
@@ -441,6 +440,16 @@ class Giving:
 
     def _say(self, share: GivenShare, word: AnyWord) -> None:
         self.words.append((share.peer, word))
+
+    def _say_landed(self, share: GivenShare, layer: int, slot: int) -> None:
+        """In one word with those before it, unless that was told."""
+        who, word = self.words[-1] if self.words else ("", None)
+        if who != share.peer or type(word) is not Landed or word.ticket != share.ask.ticket:
+            word = Landed(share.ask.ticket, [], [])
+            self._say(share, word)
+        word.layers.append(layer)
+        if share.staged:
+            word.slots.append(slot)
 
     def _say_ended(self, share: GivenShare, *, under_way: bool) -> None:
         reason = share.reason or Reason.ABORTED

@@ -6,6 +6,7 @@ Never: copies a cache where the engine reaches it, frees or reuses a block, bloc
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -92,6 +93,9 @@ class KVProducer(KVEnd):
         self._sessions = Sessions(self)
         self._writes = Writes(self.guests, self.caches, self._written)
         self._calm = Calm(lambda: self.under_way)
+        self._loop = asyncio.get_running_loop()
+        self._ends_due = False
+        """Writes have ended in this turn of the loop, which the core knows and nobody else."""
         self.left_behind = False
         """Closed, with writes that have not ended."""
 
@@ -326,6 +330,12 @@ class KVProducer(KVEnd):
 
     def _written(self, share: GivenShare, layer: int, problem: str | None) -> None:
         self.core.written(share, layer, problem)
+        if not self._ends_due:  # layers that went together are told together
+            self._ends_due = True
+            self._loop.call_soon(self._tell_ends)
+
+    def _tell_ends(self) -> None:
+        self._ends_due = False
         self.flush()
         self._calm.look()
 
@@ -341,6 +351,7 @@ class KVProducer(KVEnd):
 
     async def settle(self) -> None:
         await self._calm.wait(SETTLE_SECONDS)
+        self.flush()
         if self.under_way:
             self.left_behind = True
             self._sessions.stir_all()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from .._aio.tasks import spawn
-from ..model import Verb
+from ..model import Move, Verb
 from ..transport.guests import Guests
 from . import sending
 from .caches import Caches
@@ -45,12 +45,16 @@ class Reads:
         elif self._guests.verb is Verb.MAP:
             spawn(self._carry(peer, share, layers), self._tasks)
         else:
-            moves = [
-                move
-                for layer in layers
-                for move in sending.reading(share.plan, self._caches, layer, peer.meet.spots)
-            ]
-            peer.line.move(moves, partial(self._over, share, layers))
+            make = partial(self._moves, share, layers, peer)
+            nbytes = share.plan.nbytes * len(layers)
+            peer.line.move(nbytes, make, partial(self._over, share, layers))
+
+    def _moves(self, share: TakenShare, layers: list[int], peer: Peer) -> list[Move]:
+        return [
+            move
+            for layer in layers
+            for move in sending.reading(share.plan, self._caches, layer, peer.meet.spots)
+        ]
 
     async def _carry(self, peer: Peer, share: TakenShare, layers: list[int]) -> None:
         problem: str | None = "it was cancelled"

@@ -6,7 +6,9 @@ Never: frees a buffer before the engine has ended with it.
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterable
+from functools import partial
+from itertools import repeat
 
 from ..model import Move
 from .caches import Caches
@@ -17,6 +19,9 @@ from .words import Room, Spot
 GATHERED = 32 << 10
 """Bytes of a piece on average below which pieces are gathered into one: that copy costs less than a piece
 of the engine's for each. See docs/explanation/kv.md for the measurement."""
+
+_move: partial[Move] = partial(tuple.__new__, Move)
+"""A tuple's own way: a cache has thousands of them, and Move's is a call of Python's for each."""
 
 
 def through_buffers(plan: KVPlan) -> bool:
@@ -29,7 +34,7 @@ def direct(plan: KVPlan, caches: Caches, layer: int, spots: list[Spot]) -> list[
     local = plan.source_addresses(caches.bases(layer))
     theirs = _spots_of(layer, spots, plan.target_tensors)
     offsets = plan.target_addresses([spot.offset for spot in theirs])
-    return _moves(plan, local, offsets, theirs, _second(plan.target, plan.target_tensors))
+    return _moves(plan, local, _regions(theirs, plan.target, plan.target_tensors), offsets)
 
 
 def reading(plan: KVPlan, caches: Caches, layer: int, spots: list[Spot]) -> list[Move]:
@@ -37,17 +42,13 @@ def reading(plan: KVPlan, caches: Caches, layer: int, spots: list[Spot]) -> list
     local = plan.target_addresses(caches.bases(layer))
     theirs = _spots_of(layer, spots, plan.source_tensors)
     offsets = plan.source_addresses([spot.offset for spot in theirs])
-    return _moves(plan, local, offsets, theirs, _second(plan.source, plan.source_tensors))
+    return _moves(plan, local, _regions(theirs, plan.source, plan.source_tensors), offsets)
 
 
 def into_room(plan: KVPlan, caches: Caches, layer: int, room: Room) -> list[Move]:
     """From the blocks here to one landing slot, piece after piece."""
-    local = plan.source_addresses(caches.bases(layer)).tolist()
-    offsets = places(plan, room.offset).tolist()
-    return [
-        Move(address, room.region, offset, nbytes)
-        for address, offset, nbytes in zip(local, offsets, plan.sizes.tolist(), strict=True)
-    ]
+    local = plan.source_addresses(caches.bases(layer))
+    return _moves(plan, local, repeat(room.region), places(plan, room.offset))
 
 
 def gathered(plan: KVPlan, caches: Caches, layer: int, address: int) -> None:
@@ -60,13 +61,13 @@ def _spots_of(layer: int, spots: list[Spot], tensors: tuple[int, ...]) -> list[S
     return spots[layer * len(tensors) : (layer + 1) * len(tensors)]
 
 
-def _moves(
-    plan: KVPlan, local: Offsets, offsets: Offsets, theirs: list[Spot], tensors: Offsets
-) -> list[Move]:
-    regions = [theirs[index].region for index in tensors.tolist()]
-    return list(map(Move, local.tolist(), regions, offsets.tolist(), plan.sizes.tolist()))
+def _moves(plan: KVPlan, local: Offsets, regions: Iterable[int], offsets: Offsets) -> list[Move]:
+    columns = zip(local.tolist(), regions, offsets.tolist(), plan.sizes.tolist(), strict=False)
+    return list(map(_move, columns))
 
 
-def _second(offsets: Offsets, tensors: tuple[int, ...]) -> Offsets:
-    """In which tensor of a layer each offset lies."""
-    return (offsets >= tensors[0]).astype(np.int64) if len(tensors) == 2 else 0 * offsets
+def _regions(spots: list[Spot], offsets: Offsets, tensors: tuple[int, ...]) -> Iterable[int]:
+    """Of the tensor in which each offset lies."""
+    if len(tensors) == 1:
+        return repeat(spots[0].region)
+    return [spots[second].region for second in (offsets >= tensors[0]).tolist()]

@@ -7,7 +7,6 @@ Never: tells an end while a byte may be under way; frees a buffer before the eng
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -22,14 +21,7 @@ from .given import GivenShare
 from .plan import KVPlan
 from .words import Room, Spot
 
-A_TURN = 4
-"""Layers whose moves are made in one turn of the loop: the engine begins with them meanwhile, and others on the loop
-get their turn."""
-
 Ended = Callable[[GivenShare, int, str | None], None]
-
-
-_Layer = tuple[GivenShare, int, Room | None, GuestLine]
 
 
 class Target(NamedTuple):
@@ -52,9 +44,6 @@ class Writes:
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._rest: deque[_Layer] = deque()
-        self._begun = 0
-        """In this turn of the loop."""
         self.under_way = 0
 
     def begin(
@@ -65,39 +54,37 @@ class Writes:
         if line is None:
             self._loop.call_soon(self._over, share, layer, "the consumer has gone")
             return
-        self._rest.append((share, layer, room, line))
-        if not self._begun:
-            self._loop.call_soon(self._next_turn)
-        self._begin_some()
-
-    def _next_turn(self) -> None:
-        self._begun = 0
-        if self._rest:
-            self._loop.call_soon(self._next_turn)
-            self._begin_some()
-
-    def _begin_some(self) -> None:
-        while self._rest and self._begun < A_TURN:
-            self._begun += 1
-            self._begin(*self._rest.popleft())
-
-    def _begin(self, share: GivenShare, layer: int, room: Room | None, line: GuestLine) -> None:
-        if share.reason is not None:
-            self._loop.call_soon(self._over, share, layer, "it was given up")
-            return
         target: Target = share.plan
         plan = target.moves
         if room is None:
-            moves = sending.direct(plan, self._caches, layer, target.spots)
-            line.move(moves, partial(self._over, share, layer))
+            make = partial(sending.direct, plan, self._caches, layer, target.spots)
+            self._move(line, share, layer, make)
         elif room.nbytes < plan.nbytes:
             text = f"a landing slot of {room.nbytes} bytes for {plan.nbytes}"
             self._loop.call_soon(self._over, share, layer, text)
         elif sending.through_buffers(plan):
             spawn(self._gathered(line, share, layer, room), self._tasks)
         else:
-            moves = sending.into_room(plan, self._caches, layer, room)
-            line.move(moves, partial(self._over, share, layer))
+            self._move(
+                line, share, layer, partial(sending.into_room, plan, self._caches, layer, room)
+            )
+
+    def _move(
+        self, line: GuestLine, share: GivenShare, layer: int, make: Callable[[], list[Move]]
+    ) -> None:
+        """Its turn may come long after it was ready."""
+        given_up: list[str] = []
+
+        def wanted() -> list[Move]:
+            if share.reason is None:
+                return make()
+            given_up.append("it was given up")
+            return []
+
+        def ended(problem: str | None) -> None:
+            self._over(share, layer, problem or next(iter(given_up), None))
+
+        line.move(share.plan.moves.nbytes, wanted, ended)
 
     async def _gathered(self, line: GuestLine, share: GivenShare, layer: int, room: Room) -> None:
         target: Target = share.plan
@@ -126,7 +113,8 @@ class Writes:
             if isinstance(error, OmniAsyncError):
                 return
             raise
-        line.move([Move(lease.address, room.region, room.offset, plan.nbytes)], ended)
+        move = Move(lease.address, room.region, room.offset, plan.nbytes)
+        line.move(plan.nbytes, lambda: [move], ended)
 
     def _over(self, share: GivenShare, layer: int, problem: str | None) -> None:
         self.under_way -= 1

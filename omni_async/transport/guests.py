@@ -6,17 +6,17 @@ Never: interprets a word, owns or frees the memory, lets a move leave what a pee
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol
 
 from ..abc import Channel, RemoteRegion
 from ..errors import UsageError
-from ..model import Endpoint, Move, Region, Role, Verb
+from ..model import Endpoint, Region, Role, Verb
 from ..pool import Pool
 from ..rendezvous.messages import Aside, Hello
 from .hearing import Hearing
-from .moving import Ended
+from .moving import Ended, Make
 from .wiring import Wiring
 
 
@@ -47,11 +47,12 @@ class GuestLine(Protocol):
         """Queue a word for the peer's guest of that topic; after the end of the line it does nothing."""
         ...
 
-    def move(self, moves: Sequence[Move], ended: Ended) -> None:
+    def move(self, nbytes: int, make: Make, ended: Ended) -> None:
         """(WRITE, at a sender) write to the peer; (READ, at a receiver) read from it.
 
-        ``ended`` is called when no byte of it can be under way from here any more, also after the line
-        has ended. All local memory has been registered, and stays until then.
+        ``make`` works out the moves, of ``nbytes`` together, when their turn comes. ``ended`` is called when no byte
+        of it can be under way from here any more, also after the line has ended. All local memory has been registered,
+        and stays until then.
         """
         ...
 
@@ -228,7 +229,11 @@ class OpenLine:
     """A :class:`GuestLine` over a channel."""
 
     def __init__(
-        self, channel: Channel, move: Any, known: Mapping[int, RemoteRegion], address: str = ""
+        self,
+        channel: Channel,
+        move: Callable[[int, Make, Ended], None],
+        known: Mapping[int, RemoteRegion],
+        address: str = "",
     ) -> None:
         self.address = address
         self._channel = channel
@@ -244,8 +249,8 @@ class OpenLine:
     def say(self, topic: str, body: bytes) -> None:
         self._channel.send(Aside(topic, body))
 
-    def move(self, moves: Sequence[Move], ended: Ended) -> None:
-        self._move(moves, partial(self._moved, ended))
+    def move(self, nbytes: int, make: Make, ended: Ended) -> None:
+        self._move(nbytes, make, partial(self._moved, ended))
 
     def _moved(self, ended: Ended, problem: str | None) -> None:
         heard_out = None if problem is None else self.hearing.out()

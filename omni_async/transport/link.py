@@ -119,9 +119,7 @@ class Link:
                 channel.send(word, fds)
         self.core.connected()
         reads = PeerMoves(wiring.engine.read, self.incarnation, self.known, self.rest)
-        self.guest_line = OpenLine(
-            channel, lambda moves, ended: reads.add(moves, None, ended), self.known, self.address
-        )
+        self.guest_line = OpenLine(channel, reads.plan, self.known, self.address)
         open_for_guests(wiring, self.guest_line)
         self.pump()
 

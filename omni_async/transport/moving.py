@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import takewhile
 
 from .._aio.tasks import spawn
 from ..abc import RemoteRegion
@@ -22,12 +23,18 @@ TOGETHER = 64
 """Small operations in one call of the engine."""
 PIECE = 16 << 20
 """Bytes of a large operation that are handed to the engine at a time."""
+PLANNED = 2 * PIECE
+"""The same for planned operations, layers of a cache, that go together: each call of an engine has its price, and so
+has word of its end."""
 ABREAST = 2
 """Such pieces under way to one receiver. With two the engine is never idle between them; each more would
 only make small operations wait longer for their share of the wire."""
 
 Ended = Callable[[str | None], None]
 """Told at the end of an operation: what went wrong, or ``None``."""
+
+Make = Callable[[], Sequence[Move]]
+"""Works out moves; none, where they are not wanted any more."""
 
 Mover = Callable[[str, Sequence[Move], dict[int, RemoteRegion]], Awaitable[None]]
 """What carries bytes: :meth:`Engine.write` or :meth:`Engine.read`."""
@@ -36,18 +43,47 @@ Mover = Callable[[str, Sequence[Move], dict[int, RemoteRegion]], Awaitable[None]
 class _Job:
     """One operation."""
 
-    __slots__ = ("ended", "error", "filling", "moves", "pieces", "under_way")
+    __slots__ = ("ended", "error", "filling", "make", "nbytes", "pieces", "under_way")
 
-    def __init__(self, moves: Sequence[Move], filling: Filling | None, ended: Ended) -> None:
-        self.moves = moves
-        self.filling = filling
+    def __init__(
+        self,
+        nbytes: int,
+        ended: Ended,
+        make: Make | None = None,
+        filling: Filling | None = None,
+    ) -> None:
+        self.nbytes = nbytes
         self.ended = ended
-        self.pieces: deque[list[Move]] = deque()
+        self.make = make
+        """What its pieces are not known without, until its turn comes."""
+        self.filling = filling
+        self.pieces: deque[Sequence[Move]] = deque()
+        """Those that were not begun."""
         self.under_way = 0
         self.error: str | None = None
 
-    def covers(self, piece: Sequence[Move]) -> bool:
-        """Whether the source of a piece is there."""
+    @property
+    def waits(self) -> int:
+        """How many of its pieces, at least, can be begun: their source is there."""
+        if self.make is not None:
+            return max(1, -(-self.nbytes // PIECE))
+        if self.filling is None:
+            return len(self.pieces)
+        return sum(1 for _ in takewhile(self._covers, self.pieces))
+
+    @property
+    def next_nbytes(self) -> int:
+        """What its next piece has at most."""
+        return min(self.nbytes, PIECE) if self.make is not None else _nbytes(self.pieces[0])
+
+    def next(self) -> Sequence[Move]:
+        """Take it."""
+        if self.make is not None:
+            make, self.make = self.make, None
+            self.pieces.extend(_batches(make()))
+        return self.pieces.popleft()
+
+    def _covers(self, piece: Sequence[Move]) -> bool:
         filling = self.filling
         return filling is None or all(filling.covers(move) for move in piece)
 
@@ -84,9 +120,9 @@ class PeerMoves:
         """With pieces that were not begun; whose turn it is stands first."""
         self._together = False
         self._abreast = 0
-        self._picking = 0
-        """Of those abreast, the ones that have not begun. They pick their piece when they do: all that was added
-        in the same turn of the loop can go together then."""
+        self._picking = False
+        """One of those abreast has not begun. It picks its piece when it does: what was added in the same turn of
+        the loop can go together then."""
         self._jobs = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -97,16 +133,31 @@ class PeerMoves:
 
     def add(self, moves: Sequence[Move], filling: Filling | None, ended: Ended) -> None:
         """Move in turn; ``ended`` is called when no byte of it can be under way any more."""
-        job = _Job(moves, filling, ended)
-        self._jobs += 1
-        if _nbytes(moves) <= SMALL and (filling is None or filling.full):
-            self._small.append(job)
+        nbytes = _nbytes(moves)
+        job = _Job(nbytes, ended, filling=filling)
+        if nbytes <= SMALL and (filling is None or filling.full):
+            job.pieces.append(moves)
+            self._begin(job, self._small)
+        elif job.failed:
+            ended(job.error)
+            self.go_on()
         else:
             job.pieces.extend(_pieces(moves) if filling is not None else _batches(moves))
-            self._large.append(job)
             if filling is not None:
                 filling.watch(self._filled)
-                self._maybe_over(job)
+            self._begin(job, self._large)
+
+    def plan(self, nbytes: int, make: Make, ended: Ended) -> None:
+        """The same for moves that are worked out when their turn comes.
+
+        Args:
+            nbytes: what they have together.
+        """
+        self._begin(_Job(nbytes, ended, make), self._small if nbytes <= SMALL else self._large)
+
+    def _begin(self, job: _Job, queue: deque[_Job]) -> None:
+        self._jobs += 1
+        queue.append(job)
         self.go_on()
 
     def go_on(self) -> None:
@@ -114,12 +165,15 @@ class PeerMoves:
         if self._small and not self._together:
             self._together = True
             spawn(self._move_small(), self._tasks)
-        while self._abreast < ABREAST and self._another():
-            self._abreast += 1
-            self._picking += 1
-            spawn(self._move_piece(), self._tasks)
+        self._begin_piece()
         if not self._jobs:
             self._idle()
+
+    def _begin_piece(self) -> None:
+        if self._abreast < ABREAST and not self._picking and any(job.waits for job in self._large):
+            self._abreast += 1
+            self._picking = True
+            spawn(self._move_piece(), self._tasks)
 
     def _filled(self) -> None:
         """More of a source is there, or will never be."""
@@ -127,49 +181,36 @@ class PeerMoves:
             self._maybe_over(job)
         self.go_on()
 
-    def _another(self) -> bool:
-        """Whether there is a piece beside those that are about to be picked."""
-        count = 0
-        for job in self._large:
-            for piece in job.pieces:
-                if not job.covers(piece):
-                    break
-                count += 1
-                if count > self._picking:
-                    return True
-        return False
-
     async def _move_small(self) -> None:
         jobs = [self._small.popleft() for _ in range(min(TOGETHER, len(self._small)))]
-        await self._carry(jobs, [job.moves for job in jobs])
+        await self._carry(jobs, [job.next() for job in jobs])
         self._together = False
         self._ended(jobs)
 
     async def _move_piece(self) -> None:
-        self._picking -= 1
         jobs, moves = self._turn()
+        self._picking = False
+        # The engine begins with these while more are worked out.
+        asyncio.get_running_loop().call_soon(self._begin_piece)
         if jobs:
             await self._carry(jobs, moves)
         self._abreast -= 1
         self._ended(jobs)
 
     def _turn(self) -> tuple[list[_Job], list[Sequence[Move]]]:
-        """Whose turn it is, and its next piece; where others wait, as many of theirs as one piece may have bytes.
-
-        Layers of a cache are such operations: each call of an engine has its price, and so has its end.
-        """
+        """Whose turn it is, and its next piece; where others wait, as many of theirs as may go together."""
         jobs: list[_Job] = []
         moves: list[Sequence[Move]] = []
-        room = PIECE
+        total = 0
         for _ in range(len(self._large)):
             job = self._large[0]
-            if job.covers(job.pieces[0]):
-                nbytes = _nbytes(job.pieces[0])
-                if jobs and (nbytes > room or self._abreast < ABREAST):
+            if job.waits:
+                total += job.next_nbytes
+                limit = PIECE if job.make is None else PLANNED
+                if jobs and (total > limit or self._abreast < ABREAST):  # the first goes at once
                     break
                 jobs.append(job)
-                moves.append(job.pieces.popleft())
-                room -= nbytes
+                moves.append(job.next())
             self._large.rotate(-1)
         for job in jobs:
             if not job.pieces:
@@ -207,7 +248,7 @@ class PeerMoves:
         if job.pieces and job.failed:  # it needs no more of them
             job.pieces.clear()
             self._large.remove(job)
-        if not job.pieces and not job.under_way:
+        if not (job.pieces or job.make or job.under_way):
             self._jobs -= 1
             job.ended(job.error)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from ..abc import Channel, RemoteRegion
@@ -19,7 +19,7 @@ from ..observe.log import get_logger
 from ..rendezvous.messages import Aside, Bye, Message, Regions
 from ..rendezvous.sender import Sender, Write
 from .guests import OpenLine, end_for_guests, hand_over, open_for_guests
-from .moving import Ended, PeerMoves
+from .moving import Ended, Make, PeerMoves
 from .peers import EndWatch, learn_regions
 from .wiring import Wiring
 
@@ -234,12 +234,12 @@ class Receivers:
             )
         return queue
 
-    def _guest_move(self, number: int, moves: Sequence[Move], ended: Ended) -> None:
+    def _guest_move(self, number: int, nbytes: int, make: Make, ended: Ended) -> None:
         queue = self._queue(number)
         if queue is None:
             self._wiring.loop.call_soon(ended, "the receiver has gone")
         else:
-            queue.add(moves, None, ended)
+            queue.plan(nbytes, make, ended)
 
     def guest_lines(self) -> Iterator[OpenLine]:
         return iter(self._lines.values())

@@ -15,6 +15,32 @@ from omni_async.errors import ClosedError
 from omni_async.testing.leaks import no_leaks
 
 
+def nothing() -> None: ...
+
+
+class Told:
+    """What its three steps are told to be."""
+
+    def __init__(
+        self,
+        prepare: Callable[[], object] = nothing,
+        start: Callable[[], object] = nothing,
+        over: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._prepare = prepare
+        self._start = start
+        self._over = over
+
+    def prepare(self) -> None:
+        self._prepare()
+
+    def start(self) -> None:
+        self._start()
+
+    def over(self) -> bool:
+        return self._over()
+
+
 class Counted:
     """Over when it was asked ``times`` times, or when it is let."""
 
@@ -22,70 +48,113 @@ class Counted:
         self.times = times
         self.asked = 0
         self.threads: set[str] = set()
+        self.steps: list[str] = []
 
-    def begin(self) -> Callable[[], bool]:
-        self.threads.add(threading.current_thread().name)
-        return self.over
+    def prepare(self) -> None:
+        self._step("prepare")
+
+    def start(self) -> None:
+        self._step("start")
 
     def over(self) -> bool:
-        self.threads.add(threading.current_thread().name)
+        self._step("over")
         self.asked += 1
         return self.asked >= self.times
 
-
-def nothing() -> None: ...
+    def _step(self, name: str) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.steps.append(name)
 
 
 async def test_asked_to_the_end_and_no_further() -> None:
     async with no_leaks():
         watch = ThreadWatch("test")
         one, other = Counted(3), Counted(50)
-        await asyncio.gather(watch.begin(one.begin), watch.begin(other.begin, eager=1.0))
-        assert (one.asked, other.asked) == (3, 50)
+        await asyncio.gather(watch.begin(one), watch.begin(other, eager=1.0))
+        assert one.steps == ["prepare", "start", *["over"] * 3]
+        assert other.steps == ["prepare", "start", *["over"] * 50]
         assert one.threads == other.threads == {"test-0"}
         assert len(watch) == 0
         again = Counted(1)
-        await watch.begin(again.begin)
+        await watch.begin(again)
         assert again.asked == 1
         watch.close(nothing, nothing)
 
 
-async def test_what_is_over_at_once_is_told_before_the_next_begins() -> None:
+async def test_what_is_over_at_once_is_told_while_the_next_is_at_work() -> None:
     """Whoever waits for it works while the thread is busy with the next."""
     watch = ThreadWatch("test")
     told = threading.Event()
     both = threading.Event()
-
-    def first() -> Callable[[], bool]:
-        assert both.wait(5)  # the second one waits in the queue
-        return lambda: True
-
-    def second() -> Callable[[], bool]:
-        assert told.wait(5)
-        return lambda: True
-
-    begun = watch.begin(first)
+    waited: list[bool] = []
+    # The second one waits in the queue while the first starts.
+    begun = watch.begin(Told(start=lambda: waited.append(both.wait(5))))
     begun.add_done_callback(lambda _: told.set())
-    last = watch.begin(second)
+    last = watch.begin(Told(start=lambda: waited.append(told.wait(5))))
     both.set()
     await last
+    assert waited == [True, True]
+    watch.close(nothing, nothing)
+
+
+async def test_the_next_is_prepared_after_the_start_and_before_the_end_is_told() -> None:
+    """The engine does not stand still while the loop hears of an end."""
+    watch = ThreadWatch("test")
+    words: list[str] = []
+    both = threading.Event()
+    prepared = threading.Event()
+
+    def prepare() -> None:
+        words.append("prepared")
+        time.sleep(0.05)  # the loop would hear of an end that was told
+        prepared.set()
+
+    def start() -> None:
+        assert both.wait(5)
+        words.append("started")
+
+    first = watch.begin(Told(start=start))
+    first.add_done_callback(lambda _: words.append(f"told {prepared.is_set()}"))
+    last = watch.begin(Told(prepare=prepare))
+    both.set()
+    await last
+    assert words == ["started", "prepared", "told True"]
+    watch.close(nothing, nothing)
+
+
+async def test_what_cannot_be_prepared_does_not_hold_the_rest_up() -> None:
+    watch = ThreadWatch("test")
+    both = threading.Event()
+
+    def prepare() -> None:
+        raise LookupError("prepared")
+
+    started: list[str] = []
+    first = watch.begin(Told(start=lambda: both.wait(5)))
+    broken = [watch.begin(Told(prepare, lambda: started.append("broken"))) for _ in range(2)]
+    last = watch.begin(Told(start=lambda: started.append("last")))
+    both.set()
+    ends = await asyncio.gather(first, *broken, last, return_exceptions=True)
+    assert [type(one) for one in ends] == [type(None), LookupError, LookupError, type(None)]
+    assert started == ["last"]
+    assert len(watch) == 0
     watch.close(nothing, nothing)
 
 
 async def test_what_fails_is_told() -> None:
     watch = ThreadWatch("test")
 
-    def broken() -> bool:
+    def over() -> bool:
         raise ValueError("asked")
 
-    def start() -> Callable[[], bool]:
+    def start() -> None:
         raise KeyError("began")
 
-    long = watch.begin(Counted(200).begin, eager=1.0)
+    long = watch.begin(Counted(200), eager=1.0)
     with pytest.raises(ValueError, match="asked"):
-        await watch.begin(lambda: broken)
+        await watch.begin(Told(over=over))
     with pytest.raises(KeyError, match="began"):
-        await watch.begin(start)
+        await watch.begin(Told(start=start))
     await long
     watch.close(nothing, nothing)
 
@@ -93,7 +162,7 @@ async def test_what_fails_is_told() -> None:
 async def test_a_cancelled_wait_ends_nothing() -> None:
     watch = ThreadWatch("test")
     operation = Counted(float("inf"))
-    waiting = watch.begin(operation.begin)
+    waiting = watch.begin(operation)
     await asyncio.sleep(0)
     waiting.cancel()
     await watch.run(nothing)
@@ -107,7 +176,7 @@ async def test_a_cancelled_wait_ends_nothing() -> None:
 async def test_who_waits_long_is_asked_seldom() -> None:
     watch = ThreadWatch("test")
     operation = Counted(float("inf"))
-    waiting = watch.begin(operation.begin)
+    waiting = watch.begin(operation)
     await asyncio.sleep(0.3)
     before, cpu, begun = operation.asked, time.thread_time(), time.monotonic()
     await asyncio.sleep(0.2)
@@ -122,10 +191,10 @@ async def test_who_waits_long_is_asked_seldom() -> None:
 async def test_a_new_one_does_not_wait_for_an_old_ones_turn() -> None:
     watch = ThreadWatch("test")
     old = Counted(float("inf"))
-    waiting = watch.begin(old.begin)
+    waiting = watch.begin(old)
     await asyncio.sleep(0.1)
     calls = [watch.run(lambda: threading.current_thread().name) for _ in range(3)]
-    await watch.begin(Counted(1).begin)
+    await watch.begin(Counted(1))
     assert await asyncio.gather(*calls) == ["test-0"] * 3
     old.times = 0
     await waiting
@@ -148,7 +217,7 @@ async def test_closing_ends_what_is_under_way() -> None:
             words.append("abort")
             stopped.set()
 
-        waiting = watch.begin(lambda: over)
+        waiting = watch.begin(Told(over=over))
         await watch.run(nothing)
         [thread] = [one for one in threading.enumerate() if one.name == "test-0"]
         watch.close(abort, lambda: words.append("end"))

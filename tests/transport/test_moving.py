@@ -44,6 +44,7 @@ class Desk:
     def __init__(self) -> None:
         self.engine = Engine()
         self.ends: dict[str, str | None] = {}
+        self.made: list[str] = []
         self.idle = 0
         self.regions = {1: RemoteRegion(1, 4 * GIB, 0, None)}
         self.queue = PeerMoves(self.engine.write, "peer", self.regions, self._idle)
@@ -54,6 +55,15 @@ class Desk:
     def add(self, name: str, *sizes: int, filling: Filling | None = None, offset: int = 0) -> None:
         moves = [Move(1000, 1, offset, size) for size in sizes]
         self.queue.add(moves, filling, lambda problem: self.ends.__setitem__(name, problem))
+
+    def plan(self, name: str, *sizes: int) -> None:
+        """Its moves are worked out later, which is noted."""
+
+        def make() -> list[Move]:
+            self.made.append(name)
+            return [Move(1000, 1, 0, size) for size in sizes]
+
+        self.queue.plan(sum(sizes), make, lambda problem: self.ends.__setitem__(name, problem))
 
     @property
     def written(self) -> list[list[int]]:
@@ -130,23 +140,22 @@ async def test_large_ones_take_turns(desk: Desk) -> None:
 
 
 async def test_those_that_wait_go_together_up_to_a_piece(desk: Desk) -> None:
-    """What one turn of the loop brings, and what comes while the engine is busy."""
-    layer = PIECE // 4
-    half = layer // 2
-    for number in range(4 * ABREAST + 5):
+    """The first goes at once; then what one turn of the loop brings, and what comes while the engine is busy."""
+    half = PIECE // 8
+    for number in range(1 + 4 + 5):
         desk.add(str(number), half, half)
     await _turns()
-    assert desk.written == [[half] * 8] * ABREAST
+    assert desk.written == [[half] * 2, [half] * 8]
     await desk.engine.end(0)
-    assert desk.ends == dict.fromkeys("0123")
-    assert desk.written[ABREAST:] == [[half] * 8]
+    assert desk.ends == {"0": None}
+    assert desk.written[2:] == [[half] * 8]
     await desk.engine.end(1, EngineFault("no"))
-    assert desk.written[ABREAST + 1 :] == [[half, half]]
-    for number in range(2, ABREAST + 2):
+    assert desk.written[3:] == [[half] * 2]
+    for number in (2, 3):
         await desk.engine.end(number)
     failed = {name for name, problem in desk.ends.items() if problem == "no"}
-    assert failed == {"4", "5", "6", "7"}
-    assert len(desk.ends) == 4 * ABREAST + 5
+    assert failed == {"1", "2", "3", "4"}
+    assert len(desk.ends) == 10
     assert not desk.queue.busy
 
 
@@ -225,6 +234,64 @@ async def test_a_region_that_went_while_its_operation_waited(desk: Desk) -> None
     assert desk.ends["there"] is None
 
 
+async def test_planned_ones_are_worked_out_when_their_turn_comes(desk: Desk) -> None:
+    quarter = PIECE // 4
+    names = [str(number) for number in range(1 + 8 + 3)]
+    for name in names:
+        desk.plan(name, quarter)
+    assert desk.made == []
+    await asyncio.sleep(0)
+    assert desk.made == names[:1]  # with which the engine begins
+    assert desk.written == [[quarter]]
+    await _turns()
+    assert desk.made == names[:9]
+    assert desk.written == [[quarter], [quarter] * 8]
+    await desk.engine.end(0)
+    assert desk.made == names
+    assert desk.written[2:] == [[quarter] * 3]
+    for number in (1, 2):
+        await desk.engine.end(number)
+    assert desk.ends == dict.fromkeys(names)
+    assert (desk.queue.busy, desk.idle) == (False, 1)
+
+
+async def test_small_planned_ones_go_together(desk: Desk) -> None:
+    desk.add("first", 1)
+    desk.plan("second", 2, 3)
+    desk.plan("third", 4)
+    assert desk.made == []
+    await _turns()
+    assert desk.written == [[1, 2, 3, 4]]
+    await desk.engine.end(0)
+    assert desk.ends == dict.fromkeys(["first", "second", "third"])
+
+
+async def test_a_large_planned_one_goes_in_pieces_abreast(desk: Desk) -> None:
+    desk.plan("large", PIECE, PIECE, 5)
+    await _turns()
+    assert desk.written == [[PIECE]] * ABREAST
+    assert desk.made == ["large"]
+    for number in range(3):
+        await desk.engine.end(number)
+    assert desk.written[2:] == [[5]]
+    assert desk.ends == {"large": None}
+
+
+@pytest.mark.parametrize("nbytes", [1, SMALL + 1, 2 * PIECE])
+async def test_what_is_not_wanted_any_more_is_told_and_not_moved(desk: Desk, nbytes: int) -> None:
+    told: list[str | None] = []
+    desk.queue.plan(nbytes, list, told.append)
+    desk.add("other", nbytes)
+    await _turns()
+    number = 0
+    while desk.queue.busy:
+        await desk.engine.end(number)
+        number += 1
+    assert told == [None]
+    assert sum(size for call in desk.written for size in call) == nbytes
+    assert desk.idle == 1
+
+
 @pytest.fixture
 def lease() -> Lease:
     def register(block: Any) -> Region:
@@ -271,6 +338,21 @@ async def test_others_go_on_while_one_is_copied(desk: Desk, lease: Lease) -> Non
     desk.add("other", 2 * PIECE)
     await _turns()
     assert desk.written == [[PIECE], [PIECE]]
+
+
+async def test_a_copy_ends_nothing_that_is_planned(desk: Desk, lease: Lease) -> None:
+    desk.add("busy", *[PIECE] * ABREAST)
+    await _turns()
+    desk.plan("planned", PIECE)
+    filling = _filling(lease)
+    desk.queue.add([Move(lease.address, 1, 0, lease.nbytes)], filling, lambda problem: None)
+    filling.reached(lease.address + PIECE)
+    filling.fail("no copy")
+    assert desk.ends == {}
+    for number in range(ABREAST + 1):
+        await desk.engine.end(number)
+    assert desk.ends == dict.fromkeys(["busy", "planned"])
+    assert not desk.queue.busy
 
 
 async def test_a_copy_that_fails_ends_what_waits_for_it(desk: Desk, lease: Lease) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,8 +19,9 @@ from ...abc import Engine, RemoteRegion, Revoke
 from ...errors import EngineFault
 from ...model import Move, Region, Role, Verb
 from ..addressed import Contacts, check_moves
-from ._native import NAME, Agent, Place
+from ._native import NAME, Agent
 from .contact import AgentWord, Contact, MemoryWord, Target, read_agent, read_target
+from .writing import Writing
 
 SLOW = 0.5e9
 """Bytes a second: a write that takes longer than so, and a moment more, is asked about now and then only."""
@@ -115,9 +116,9 @@ class NixlEngine(Engine):
             for _, region, offset, nbytes in wanted
         ]
         nbytes = sum([move.nbytes for move in wanted])
-        begin = partial(_begin, contact, here, targets.values(), there)
+        writing = Writing(contact, here, targets.values(), there)
         try:
-            await self._watch.begin(begin, nbytes / SLOW + MOMENT)
+            await self._watch.begin(writing, nbytes / SLOW + MOMENT)
         except EngineFault as error:
             raise EngineFault(
                 f"the engine could not write {nbytes:,} bytes to {contact.name}: {error}; "
@@ -139,29 +140,6 @@ class NixlEngine(Engine):
 
     def _in_thread(self, call: Callable[[], None]) -> None:
         self._watch.run(call).add_done_callback(_heard)
-
-
-def _begin(
-    contact: Contact, here: list[Place], targets: Collection[Target], there: list[Place]
-) -> Callable[[], bool]:
-    transfer = contact.begin(here, targets, there)
-
-    def ended() -> bool:
-        try:
-            over = transfer.ended()
-        except EngineFault:
-            contact.ended(well=False)
-            raise
-        if over:
-            contact.ended(well=True)
-        return over
-
-    try:
-        transfer.post()
-    except EngineFault:
-        contact.ended(well=False)
-        raise
-    return ended
 
 
 def _close_all(contacts: Sequence[Contact]) -> None:
