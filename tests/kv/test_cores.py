@@ -95,6 +95,34 @@ def test_layers_that_are_ready_before_there_are_blocks_are_written_once() -> Non
     assert [layer for _, layer, _ in core.writes] == [1]
 
 
+@pytest.mark.parametrize("staged", [False, True])
+def test_writes_that_end_together_are_told_in_one_word(staged: bool) -> None:
+    core = giving()
+    core.heard("A", ask(1))
+    core.heard("A", ask(2, "another"))
+    sessions = [begun(core), core.open("another", Mode.WRITE, 1)]
+    for session in sessions:
+        for share in session.shares:
+            share.staged = staged
+        core.assign(session, [0], -1)
+        core.seal(session)
+    if staged:
+        for ticket in (1, 2):
+            for slot in (5, 6):
+                core.heard("A", Room(ticket, slot, 7, 0, 64))
+    writes, core.writes = list(core.writes), []
+    said(core)
+    for share, layer, _ in writes[:3]:
+        core.written(share, layer, None)
+    assert said(core) == [
+        Landed(1, [0, 1], [5, 6] if staged else []),
+        Landed(2, [0], [5] if staged else []),
+    ]
+    core.written(writes[3][0], writes[3][1], None)
+    assert said(core) == [Landed(2, [1], [6] if staged else [])]
+    assert [session.state for session in sessions] == [State.DELIVERED] * 2
+
+
 @pytest.mark.parametrize("layers", [[], [0]])
 def test_a_reader_that_has_read_before_there_was_anything_makes_no_sense(layers: list[int]) -> None:
     core = giving(writes=False)
