@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import queue
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -86,7 +87,10 @@ class ThreadWatch:
 
     def __init__(self, name: str) -> None:
         self._executor = OwnedExecutor(name, 1)
-        self._new: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._first: deque[_Job] = deque()
+        self._then: deque[_Job] = deque()
+        self._new: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """One for each job in the two."""
         self._under_way: list[_Job] = []
         self._count = 0
         self._asking: asyncio.Future[None] | None = None
@@ -95,19 +99,24 @@ class ThreadWatch:
         """Operations that have not ended, as far as the event loop knows."""
         return self._count
 
-    def begin(self, operation: Operation, eager: float = 0.0) -> asyncio.Future[None]:
+    def begin(
+        self, operation: Operation, eager: float = 0.0, *, first: bool = False
+    ) -> asyncio.Future[None]:
         """Begin an operation in the thread; done at its end, or failed with what was raised.
 
         Cancelling the future abandons the wait only: the operation is asked about to its end.
 
         Args:
             eager: seconds in which it is asked about without a pause.
+            first: it goes before all that have not begun and were not given this: it takes next to no time, and
+                they may take long.
 
         Raises:
             ClosedError: the watch is closed.
         """
         job = _Job(operation, eager)
-        self._new.put(job)
+        (self._first if first else self._then).append(job)
+        self._new.put(None)
         if self._asking is None:
             self._ask()
         self._count += 1
@@ -166,12 +175,19 @@ class ThreadWatch:
     def _next(self, patience: float = 0.0) -> _Job | None:
         """One that is ready to be started."""
         with contextlib.suppress(queue.Empty):
-            job = self._new.get(timeout=patience) if patience else self._new.get_nowait()
+            job = self._take(patience)
             while not job.prepare():
                 self._tell(job)
-                job = self._new.get_nowait()
+                job = self._take()
             return job
         return None
+
+    def _take(self, patience: float = 0.0) -> _Job:
+        if patience:
+            self._new.get(timeout=patience)
+        else:
+            self._new.get_nowait()
+        return (self._first or self._then).popleft()
 
     def _pause(self) -> float:
         """Seconds until one of the operations is to be asked about."""

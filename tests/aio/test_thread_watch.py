@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -119,6 +120,21 @@ async def test_the_next_is_prepared_after_the_start_and_before_the_end_is_told()
     both.set()
     await last
     assert words == ["started", "prepared", "told True"]
+    watch.close(nothing, nothing)
+
+
+async def test_what_is_short_goes_before_what_may_take_long() -> None:
+    watch = ThreadWatch("test")
+    all_there = threading.Event()
+    started: list[str] = []
+    begun = [watch.begin(Told(start=lambda: all_there.wait(5)))]
+    for name in ("long", "longer"):
+        begun.append(watch.begin(Told(start=partial(started.append, name))))
+    for name in ("short", "shorter"):
+        begun.append(watch.begin(Told(start=partial(started.append, name)), first=True))
+    all_there.set()
+    await asyncio.gather(*begun)
+    assert started == ["short", "shorter", "long", "longer"]
     watch.close(nothing, nothing)
 
 

@@ -26,6 +26,8 @@ from .writing import Writing
 SLOW = 0.5e9
 """Bytes a second: a write that takes longer than so, and a moment more, is asked about now and then only."""
 MOMENT = 0.002
+SMALL = 1 << 20
+"""Bytes of a write that need not wait for others: it takes less time than they would wait for each other."""
 
 
 class NixlEngine(Engine):
@@ -118,7 +120,7 @@ class NixlEngine(Engine):
         nbytes = sum([move.nbytes for move in wanted])
         writing = Writing(contact, here, targets.values(), there)
         try:
-            await self._watch.begin(writing, nbytes / SLOW + MOMENT)
+            await self._watch.begin(writing, nbytes / SLOW + MOMENT, first=nbytes <= SMALL)
         except EngineFault as error:
             raise EngineFault(
                 f"the engine could not write {nbytes:,} bytes to {contact.name}: {error}; "
