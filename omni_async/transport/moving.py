@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import takewhile
 
 from .._aio.tasks import spawn
 from ..abc import RemoteRegion
@@ -63,13 +62,11 @@ class _Job:
         self.error: str | None = None
 
     @property
-    def waits(self) -> int:
-        """How many of its pieces, at least, can be begun: their source is there."""
+    def ready(self) -> bool:
+        """Whether its next piece can be begun: there is one, and its source is there."""
         if self.make is not None:
-            return max(1, -(-self.nbytes // PIECE))
-        if self.filling is None:
-            return len(self.pieces)
-        return sum(1 for _ in takewhile(self._covers, self.pieces))
+            return True
+        return bool(self.pieces) and self._covers(self.pieces[0])
 
     @property
     def next_nbytes(self) -> int:
@@ -170,7 +167,7 @@ class PeerMoves:
             self._idle()
 
     def _begin_piece(self) -> None:
-        if self._abreast < ABREAST and not self._picking and any(job.waits for job in self._large):
+        if self._abreast < ABREAST and not self._picking and any(job.ready for job in self._large):
             self._abreast += 1
             self._picking = True
             spawn(self._move_piece(), self._tasks)
@@ -204,7 +201,7 @@ class PeerMoves:
         total = 0
         for _ in range(len(self._large)):
             job = self._large[0]
-            if job.waits:
+            if job.ready:
                 total += job.next_nbytes
                 limit = PIECE if job.make is None else PLANNED
                 if jobs and (total > limit or self._abreast < ABREAST):  # the first goes at once
