@@ -7,7 +7,8 @@ Never: holds a resource, reaches asyncio, zmq, torch or the clock.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -96,6 +97,32 @@ class Move(NamedTuple):
     region: int
     offset: int
     nbytes: int
+
+
+def batches(moves: Sequence[Move], nbytes: int, most: int = sys.maxsize) -> Iterator[list[Move]]:
+    """The moves in order, as batches of a size; smaller are only the last one and such that have ``most`` moves.
+
+    Args:
+        nbytes: bytes of a batch; a move that crosses its end is cut there.
+        most: moves in a batch.
+    """
+    batch: list[Move] = []
+    room = nbytes
+    for move in moves:
+        local, region, offset, left = move
+        while left > room:
+            batch.append(Move(local, region, offset, room))
+            local, offset, left = local + room, offset + room, left - room
+            yield batch
+            batch, room = [], nbytes
+        if left:
+            batch.append(Move(local, region, offset, left) if left < move.nbytes else move)
+            room -= left
+            if not room or len(batch) == most:
+                yield batch
+                batch, room = [], nbytes
+    if batch:
+        yield batch
 
 
 class ConnectorSpec(msgspec.Struct, frozen=True):

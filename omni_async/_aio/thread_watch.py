@@ -3,6 +3,8 @@
 In: operations, which can be begun and asked whether they are over. Out: futures of the event loop.
 Never: asks from the event loop, asks after an operation's end, runs at all while nothing is under way.
 
+Short operations go before long ones, with a limit: each may be overtaken by so many times its own length.
+
 An operation that moves its bytes inside the question is asked about without a pause for as long as it
 may reasonably take, and then at intervals that grow with its age: whoever waits for a peer that stands
 still costs next to nothing.
@@ -12,9 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import queue
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -26,6 +28,9 @@ T = TypeVar("T")
 
 LONGEST = 2e-3
 """Seconds an operation is left alone at most."""
+OVERTAKEN = 8
+"""Times its own length that may go before an operation though it came later: short ones next to never wait for
+more than the one that is at work, and long ones get through beside them."""
 
 
 class Operation(Protocol):
@@ -45,13 +50,14 @@ class Operation(Protocol):
 class _Job:
     """An operation under way, and who waits for it."""
 
-    __slots__ = ("began", "eager", "ended", "error", "future", "loop", "operation")
+    __slots__ = ("began", "eager", "ended", "error", "future", "length", "loop", "operation")
 
-    def __init__(self, operation: Operation, eager: float) -> None:
+    def __init__(self, operation: Operation, eager: float, length: int) -> None:
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[None] = self.loop.create_future()
         self.operation = operation
         self.eager = eager
+        self.length = length
         self.began = 0.0
         self.ended = False
         self.error: BaseException | None = None
@@ -87,10 +93,11 @@ class ThreadWatch:
 
     def __init__(self, name: str) -> None:
         self._executor = OwnedExecutor(name, 1)
-        self._first: deque[_Job] = deque()
-        self._then: deque[_Job] = deque()
-        self._new: queue.SimpleQueue[None] = queue.SimpleQueue()
-        """One for each job in the two."""
+        self._new: queue.PriorityQueue[tuple[int, int, _Job]] = queue.PriorityQueue()
+        """When their turn is, as a length that went before; in which order they came."""
+        self._order = itertools.count()
+        self._went = 0
+        """Length of all that began; the thread counts it."""
         self._under_way: list[_Job] = []
         self._count = 0
         self._asking: asyncio.Future[None] | None = None
@@ -100,7 +107,7 @@ class ThreadWatch:
         return self._count
 
     def begin(
-        self, operation: Operation, eager: float = 0.0, *, first: bool = False
+        self, operation: Operation, eager: float = 0.0, *, length: int = 0
     ) -> asyncio.Future[None]:
         """Begin an operation in the thread; done at its end, or failed with what was raised.
 
@@ -108,15 +115,13 @@ class ThreadWatch:
 
         Args:
             eager: seconds in which it is asked about without a pause.
-            first: it goes before all that have not begun and were not given this: it takes next to no time, and
-                they may take long.
+            length: of what it does, such as bytes, in comparison to others.
 
         Raises:
             ClosedError: the watch is closed.
         """
-        job = _Job(operation, eager)
-        (self._first if first else self._then).append(job)
-        self._new.put(None)
+        job = _Job(operation, eager, length)
+        self._new.put((self._went + OVERTAKEN * length, next(self._order), job))
         if self._asking is None:
             self._ask()
         self._count += 1
@@ -183,11 +188,9 @@ class ThreadWatch:
         return None
 
     def _take(self, patience: float = 0.0) -> _Job:
-        if patience:
-            self._new.get(timeout=patience)
-        else:
-            self._new.get_nowait()
-        return (self._first or self._then).popleft()
+        _, _, job = self._new.get(timeout=patience) if patience else self._new.get_nowait()
+        self._went += job.length
+        return job
 
     def _pause(self) -> float:
         """Seconds until one of the operations is to be asked about."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from .._aio.tasks import spawn
 from ..abc import RemoteRegion
 from ..errors import OmniAsyncError
-from ..model import Move
+from ..model import Move, batches
 from .filling import Filling
 
 SMALL = 256 << 10
@@ -270,29 +270,12 @@ def _outside(moves: Sequence[Move], regions: dict[int, RemoteRegion]) -> str | N
     return None
 
 
-def _pieces(moves: Sequence[Move]) -> list[list[Move]]:
+def _pieces(moves: Sequence[Move]) -> Iterator[list[Move]]:
     """One after another, as their source is filled."""
-    return [[piece] for move in moves for piece in _cut(move)]
-
-
-def _cut(move: Move) -> list[Move]:
-    return [
-        Move(move.local + at, move.region, move.offset + at, min(PIECE, move.nbytes - at))
-        for at in range(0, move.nbytes, PIECE)
-    ]
+    for move in moves:
+        yield from batches([move], PIECE)
 
 
 def _batches(moves: Sequence[Move]) -> list[list[Move]]:
-    """As many of them together as one piece may have bytes."""
-    if _nbytes(moves) <= PIECE:
-        return [list(moves)]
-    batches: list[list[Move]] = []
-    room = -1
-    for move in moves:
-        for piece in [move] if move.nbytes <= PIECE else _cut(move):
-            if piece.nbytes > room:
-                batches.append([])
-                room = PIECE
-            batches[-1].append(piece)
-            room -= piece.nbytes
-    return batches
+    """As many of them together as one piece may have bytes; one piece at least."""
+    return [list(moves)] if _nbytes(moves) <= PIECE else list(batches(moves, PIECE))

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from omni_async._aio import thread_watch
-from omni_async._aio.thread_watch import ThreadWatch
+from omni_async._aio.thread_watch import OVERTAKEN, ThreadWatch
 from omni_async.errors import ClosedError
 from omni_async.testing.leaks import no_leaks
 
@@ -123,18 +123,45 @@ async def test_the_next_is_prepared_after_the_start_and_before_the_end_is_told()
     watch.close(nothing, nothing)
 
 
-async def test_what_is_short_goes_before_what_may_take_long() -> None:
+async def test_what_is_short_goes_before_what_is_long() -> None:
     watch = ThreadWatch("test")
     all_there = threading.Event()
     started: list[str] = []
     begun = [watch.begin(Told(start=lambda: all_there.wait(5)))]
     for name in ("long", "longer"):
-        begun.append(watch.begin(Told(start=partial(started.append, name))))
+        begun.append(watch.begin(Told(start=partial(started.append, name)), length=800))
     for name in ("short", "shorter"):
-        begun.append(watch.begin(Told(start=partial(started.append, name)), first=True))
+        begun.append(watch.begin(Told(start=partial(started.append, name)), length=100))
     all_there.set()
     await asyncio.gather(*begun)
     assert started == ["short", "shorter", "long", "longer"]
+    watch.close(nothing, nothing)
+
+
+async def test_what_is_long_gets_through_beside_what_is_short() -> None:
+    """Endless short ones, one after the other, do not hold it up for ever."""
+    watch = ThreadWatch("test")
+    begun, overtaken = 0, 0
+    over = asyncio.Event()
+    length = 100
+
+    def again(_: object) -> None:
+        nonlocal begun
+        if not over.is_set():
+            begun += 1
+            watch.begin(Told(), length=1).add_done_callback(again)
+
+    for _ in range(3):  # so that there is always one that waits
+        again(None)
+    while begun < 30:  # noqa: ASYNC110 - nobody tells of it
+        await asyncio.sleep(0)
+    before = begun
+    await watch.begin(Told(), length=length)
+    overtaken = begun - before
+    over.set()
+    assert overtaken <= OVERTAKEN * length + 10
+    while len(watch):  # noqa: ASYNC110 - nobody tells of it
+        await asyncio.sleep(0.001)
     watch.close(nothing, nothing)
 
 

@@ -15,7 +15,7 @@ import msgspec
 from ..._aio.executor import OwnedExecutor
 from ...abc import MemorySource, RemoteRegion, Revoke
 from ...errors import EngineFault
-from ...model import Move, Verb
+from ...model import Move, Verb, batches
 from ..addressed import Contacts, check_moves
 from ..by_address import EngineByAddress
 from ._native import NAME, PROTOCOL, NativeEngine
@@ -92,7 +92,7 @@ class YuanrongTransferEngine(EngineByAddress):
     ) -> None:
         wanted = [move for move in moves if move.nbytes]
         check_moves(wanted, regions, self._own.values(), NAME)
-        for pieces in batches(wanted, regions):
+        for pieces in reads(wanted, regions):
             # Between two batches the line may have ended: who has gone is not asked again.
             word = self._contacts.get(peer)
             if word is None or self._closed:
@@ -135,23 +135,13 @@ class YuanrongTransferEngine(EngineByAddress):
             self._executor.close()
 
 
-def batches(moves: Sequence[Move], regions: dict[int, RemoteRegion]) -> Iterator[list[Piece]]:
+def reads(moves: Sequence[Move], regions: dict[int, RemoteRegion]) -> Iterator[list[Piece]]:
     """The moves in order, as reads that do not take long."""
-    batch: list[Piece] = []
-    room = PIECE
-    for move in moves:
-        source: int = regions[move.region].handle
-        done = 0
-        while done < move.nbytes:
-            nbytes = min(room, move.nbytes - done)
-            batch.append(Piece(move.local + done, source + move.offset + done, nbytes))
-            done += nbytes
-            room -= nbytes
-            if not room or len(batch) == MOST:
-                yield batch
-                batch, room = [], PIECE
-    if batch:
-        yield batch
+    for batch in batches(moves, PIECE, MOST):
+        yield [
+            Piece(local, regions[region].handle + offset, nbytes)
+            for local, region, offset, nbytes in batch
+        ]
 
 
 def _hint(word: EngineWord) -> str:

@@ -15,7 +15,7 @@ from omni_async.abc import RemoteRegion, Revoke
 from omni_async.backends.environment import environment
 from omni_async.backends.nixl._native import Agent, Transfer
 from omni_async.backends.nixl.contact import AgentWord, MemoryWord, read_agent, read_target
-from omni_async.backends.nixl.engine import NixlEngine
+from omni_async.backends.nixl.engine import POST, NixlEngine
 from omni_async.errors import EngineFault, ProtocolError
 from omni_async.model import Move, Region, Role
 from omni_async.pool.memory import AnonymousMemory
@@ -173,6 +173,38 @@ async def test_a_connection_that_was_lost(either: Both) -> None:
     either.source.view(0, 9)[:] = b"\6" * 9
     await either.write(either.move(0, 0, 9))
     assert bytes(either.target.view(0, 9)) == b"\6" * 9
+
+
+async def test_a_long_write_that_fails_in_its_middle(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes in several posts; its error is told after the end of the last one, and leaves nothing behind."""
+    await both.write(both.move(0, 0, 1))
+    agent = both.sender._agent
+    native = agent.native
+    posted: list[int] = []
+
+    class Failing:
+        def __getattr__(self, name: str) -> object:
+            return getattr(native, name)
+
+        def postXferReq(self, handle: int, word: bytes) -> object:
+            posted.append(handle)
+            if len(posted) == 2:
+                raise agent.errors[0]("NIXL_ERR_BACKEND")
+            return native.postXferReq(handle, word)
+
+    monkeypatch.setattr(agent, "native", Failing())
+    both.source.view()[:] = b"\4" * SIZE
+    with pytest.raises(EngineFault, match=f"could not write {SIZE:,} bytes") as caught:
+        await both.write(both.move(0, 0, SIZE))
+    assert caught.value.status == "BACKEND"
+    assert len(posted) == SIZE // POST > 2
+    assert not len(both.sender._watch)
+    assert not agent._active
+    assert bytes(both.target.view(SIZE - POST, POST)) == b"\4" * POST
+    await both.write(both.move(0, 0, SIZE))
+    assert bytes(both.target.view()) == b"\4" * SIZE
 
 
 async def test_the_same_name_again(both: Both) -> None:

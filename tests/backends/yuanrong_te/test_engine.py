@@ -16,7 +16,7 @@ from omni_async import EngineFault
 from omni_async.abc import RemoteRegion
 from omni_async.backends.yuanrong_te import engine as module
 from omni_async.backends.yuanrong_te._native import NativeEngine
-from omni_async.backends.yuanrong_te.engine import YuanrongTransferEngine, batches
+from omni_async.backends.yuanrong_te.engine import YuanrongTransferEngine, reads
 from omni_async.errors import ClosedError, ProtocolError
 from omni_async.model import Move, Region
 from omni_async.pool.memory import AnonymousMemory
@@ -123,7 +123,7 @@ def test_how_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST", 3)
     regions = {1: RemoteRegion(1, 1 << 20, 0, 5000), 2: RemoteRegion(2, 1 << 20, 0, 9000)}
     moves = [Move(10, 1, 7, 150), Move(500, 2, 0, 20), *(Move(600, 1, n, 1) for n in range(4))]
-    cut = [[tuple(piece) for piece in batch] for batch in batches(moves, regions)]
+    cut = [[tuple(piece) for piece in batch] for batch in reads(moves, regions)]
     assert cut == [
         [(10, 5007, 100)],
         [(110, 5107, 50), (500, 9000, 20), (600, 5000, 1)],
