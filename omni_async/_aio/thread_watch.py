@@ -1,6 +1,6 @@
 """ThreadWatch: learns of the end of operations that move on only while somebody asks about them.
 
-In: operations, which can be begun and asked whether they are over. Out: futures of the event loop.
+In: operations, which can be begun and asked whether they are over. Out: futures of the event loop, one for several.
 Never: asks from the event loop, asks after an operation's end, runs at all while nothing is under way.
 
 Short operations go before long ones, with a limit: each may be overtaken by so many times its own length.
@@ -36,6 +36,16 @@ more than the one that is at work, and long ones get through beside them."""
 class Operation(Protocol):
     """All calls come from the thread; each may raise, and is the last one then."""
 
+    @property
+    def length(self) -> int:
+        """Of what it does, such as bytes, in comparison to others."""
+        ...
+
+    @property
+    def eager(self) -> float:
+        """Seconds in which it is asked about without a pause."""
+        ...
+
     def prepare(self) -> None:
         """Whatever need not wait for those before it, and takes microseconds."""
 
@@ -47,24 +57,37 @@ class Operation(Protocol):
         ...
 
 
-class _Job:
-    """An operation under way, and who waits for it."""
+class _Wait:
+    """Somebody waits for the end of operations."""
 
-    __slots__ = ("began", "eager", "ended", "error", "future", "length", "loop", "operation")
+    __slots__ = ("error", "future", "left", "loop")
 
-    def __init__(self, operation: Operation, eager: float, length: int) -> None:
+    def __init__(self, count: int) -> None:
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[None] = self.loop.create_future()
+        self.left = count
+        """Operations that have not ended; the thread counts them."""
+        self.error: BaseException | None = None
+        """The first one's."""
+
+
+class _Job:
+    """An operation under way."""
+
+    __slots__ = ("began", "ended", "operation", "wait")
+
+    def __init__(self, operation: Operation, wait: _Wait) -> None:
         self.operation = operation
-        self.eager = eager
-        self.length = length
+        self.wait = wait
         self.began = 0.0
         self.ended = False
-        self.error: BaseException | None = None
 
     def prepare(self) -> bool:
-        """Whether it may be started."""
-        self._do(self.operation.prepare)
+        """Whether it may be started; not where another of the same wait has failed."""
+        if self.wait.error is None:
+            self._do(self.operation.prepare)
+        else:
+            self.ended = True
         return not self.ended
 
     def start(self) -> None:
@@ -81,7 +104,7 @@ class _Job:
         try:
             self.ended = bool(step())
         except BaseException as error:  # noqa: BLE001 - whoever waits is told, whatever it is
-            self.ended, self.error = True, error
+            self.ended, self.wait.error = True, self.wait.error or error
 
 
 class ThreadWatch:
@@ -103,29 +126,27 @@ class ThreadWatch:
         self._asking: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
-        """Operations that have not ended, as far as the event loop knows."""
+        """Waits that have not ended, as far as the event loop knows."""
         return self._count
 
-    def begin(
-        self, operation: Operation, eager: float = 0.0, *, length: int = 0
-    ) -> asyncio.Future[None]:
-        """Begin an operation in the thread; done at its end, or failed with what was raised.
+    def begin(self, *operations: Operation) -> asyncio.Future[None]:
+        """Begin operations in the thread; done at the end of all, or failed then with what was raised first.
 
-        Cancelling the future abandons the wait only: the operation is asked about to its end.
+        Those that have not begun when another fails are left out.
 
-        Args:
-            eager: seconds in which it is asked about without a pause.
-            length: of what it does, such as bytes, in comparison to others.
+        Cancelling the future abandons the wait only: the operations are asked about to their ends.
 
         Raises:
             ClosedError: the watch is closed.
         """
-        job = _Job(operation, eager, length)
-        self._new.put((self._went + OVERTAKEN * length, next(self._order), job))
+        wait = _Wait(len(operations))
+        for one in operations:
+            turn = self._went + OVERTAKEN * one.length
+            self._new.put((turn, next(self._order), _Job(one, wait)))
         if self._asking is None:
             self._ask()
         self._count += 1
-        return job.future
+        return wait.future
 
     def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Run a call in the same thread, between questions.
@@ -153,9 +174,9 @@ class ThreadWatch:
         if not asking.cancelled() and asking.exception() is None and not self._new.empty():
             self._ask()
 
-    def _settle(self, job: _Job) -> None:
+    def _settle(self, wait: _Wait) -> None:
         self._count -= 1
-        settle(job.future, job.error)
+        settle(wait.future, wait.error)
 
     # in the thread
 
@@ -189,21 +210,24 @@ class ThreadWatch:
 
     def _take(self, patience: float = 0.0) -> _Job:
         _, _, job = self._new.get(timeout=patience) if patience else self._new.get_nowait()
-        self._went += job.length
+        self._went += job.operation.length
         return job
 
     def _pause(self) -> float:
         """Seconds until one of the operations is to be asked about."""
         now = time.monotonic()
         pauses = (
-            0.0 if now - one.began < one.eager else pause(now - one.began, LONGEST)
+            0.0 if now - one.began < one.operation.eager else pause(now - one.began, LONGEST)
             for one in self._under_way
         )
         return min(pauses, default=0.0)
 
     def _tell(self, job: _Job) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-            job.loop.call_soon_threadsafe(self._settle, job)
+        wait = job.wait
+        wait.left -= 1
+        if not wait.left:
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                wait.loop.call_soon_threadsafe(self._settle, wait)
 
     def _finish(self, abort: Callable[[], None], end: Callable[[], None]) -> None:
         try:

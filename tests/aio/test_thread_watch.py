@@ -27,7 +27,11 @@ class Told:
         prepare: Callable[[], object] = nothing,
         start: Callable[[], object] = nothing,
         over: Callable[[], bool] = lambda: True,
+        *,
+        length: int = 0,
     ) -> None:
+        self.length = length
+        self.eager = 0.0
         self._prepare = prepare
         self._start = start
         self._over = over
@@ -45,8 +49,11 @@ class Told:
 class Counted:
     """Over when it was asked ``times`` times, or when it is let."""
 
-    def __init__(self, times: float = 3) -> None:
+    length = 0
+
+    def __init__(self, times: float = 3, *, eager: float = 0.0) -> None:
         self.times = times
+        self.eager = eager
         self.asked = 0
         self.threads: set[str] = set()
         self.steps: list[str] = []
@@ -70,8 +77,8 @@ class Counted:
 async def test_asked_to_the_end_and_no_further() -> None:
     async with no_leaks():
         watch = ThreadWatch("test")
-        one, other = Counted(3), Counted(50)
-        await asyncio.gather(watch.begin(one), watch.begin(other, eager=1.0))
+        one, other = Counted(3), Counted(50, eager=1.0)
+        await asyncio.gather(watch.begin(one), watch.begin(other))
         assert one.steps == ["prepare", "start", *["over"] * 3]
         assert other.steps == ["prepare", "start", *["over"] * 50]
         assert one.threads == other.threads == {"test-0"}
@@ -129,9 +136,9 @@ async def test_what_is_short_goes_before_what_is_long() -> None:
     started: list[str] = []
     begun = [watch.begin(Told(start=lambda: all_there.wait(5)))]
     for name in ("long", "longer"):
-        begun.append(watch.begin(Told(start=partial(started.append, name)), length=800))
+        begun.append(watch.begin(Told(start=partial(started.append, name), length=800)))
     for name in ("short", "shorter"):
-        begun.append(watch.begin(Told(start=partial(started.append, name)), length=100))
+        begun.append(watch.begin(Told(start=partial(started.append, name), length=100)))
     all_there.set()
     await asyncio.gather(*begun)
     assert started == ["short", "shorter", "long", "longer"]
@@ -149,14 +156,14 @@ async def test_what_is_long_gets_through_beside_what_is_short() -> None:
         nonlocal begun
         if not over.is_set():
             begun += 1
-            watch.begin(Told(), length=1).add_done_callback(again)
+            watch.begin(Told(length=1)).add_done_callback(again)
 
     for _ in range(3):  # so that there is always one that waits
         again(None)
     while begun < 30:  # noqa: ASYNC110 - nobody tells of it
         await asyncio.sleep(0)
     before = begun
-    await watch.begin(Told(), length=length)
+    await watch.begin(Told(length=length))
     overtaken = begun - before
     over.set()
     assert overtaken <= OVERTAKEN * length + 10
@@ -193,12 +200,51 @@ async def test_what_fails_is_told() -> None:
     def start() -> None:
         raise KeyError("began")
 
-    long = watch.begin(Counted(200), eager=1.0)
+    long = watch.begin(Counted(200, eager=1.0))
     with pytest.raises(ValueError, match="asked"):
         await watch.begin(Told(over=over))
     with pytest.raises(KeyError, match="began"):
         await watch.begin(Told(start=start))
     await long
+    watch.close(nothing, nothing)
+
+
+async def test_the_end_of_several_is_told_once() -> None:
+    """With the first error, and not before the last has ended."""
+    watch = ThreadWatch("test")
+    ended: list[str] = []
+
+    def over(name: str, error: Exception | None = None) -> bool:
+        ended.append(name)
+        if error is not None:
+            raise error
+        return True
+
+    await watch.begin(*(Told(over=partial(over, name)) for name in "abc"))
+    assert ended == ["a", "b", "c"]
+    ended.clear()
+    slow = Counted(50, eager=1.0)
+    with pytest.raises(KeyError, match="first"):
+        await watch.begin(slow, Told(over=partial(over, "a", KeyError("first"))))
+    assert slow.asked == 50
+    assert len(watch) == 0
+    watch.close(nothing, nothing)
+
+
+async def test_what_has_not_begun_is_left_out_after_a_failure() -> None:
+    watch = ThreadWatch("test")
+    started: list[int] = []
+
+    def start(number: int) -> None:
+        started.append(number)
+        if number == 1:
+            raise KeyError(number)
+
+    with pytest.raises(KeyError, match="1"):
+        await watch.begin(*(Told(start=partial(start, number)) for number in range(9)))
+    assert started == [0, 1]
+    await watch.begin(Told(start=partial(start, 9)))
+    assert started[-1] == 9
     watch.close(nothing, nothing)
 
 

@@ -75,7 +75,7 @@ class Writes:
         await both.write(both.move(0, 0, 1))
         task = asyncio.create_task(both.write(both.move(0, 0, SIZE)))
         await asyncio.sleep(0)  # it has begun
-        assert len(both.sender._watch)
+        assert len(both.sender._watch) == 1
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

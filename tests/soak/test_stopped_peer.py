@@ -75,15 +75,17 @@ async def test_a_stopped_sender(
             await rx.get("0", "1", "first")  # so it is known by more than its port
             times = Times()
             for turn in range(rounds):
-                start = 2 * turn * count
-                await steady.use(PRODUCE, starts=[start], total=start + 2 * count)
+                start, middle = 2 * turn * count, (2 * turn + 1) * count
+                await steady.use(PRODUCE, starts=[start], total=middle)
                 arguments: tuple[Any, ...] = (LocalSide(rx), 0, start, count, here.at("0", 1))
                 times.alone += await latencies(*arguments)
+                # Put in two halves: there is a limit to what is offered before anybody asks.
+                await steady.use(PRODUCE, starts=[middle], total=middle + count)
                 for number in range(CLAIMED):
                     await slow.put(f"claimed-{number}", pattern(NBYTES, number))
                 with _stopped(bad):
                     waiting = asyncio.create_task(_waiters(rx, bad))
-                    arguments = (LocalSide(rx), 0, start + count, count, here.at("0", 1))
+                    arguments = (LocalSide(rx), 0, middle, count, here.at("0", 1))
                     times.beside += await latencies(*arguments)
                     await waiting
                 await settle(slow, pool_used=None, within=5)
@@ -135,13 +137,14 @@ async def test_a_stopped_receiver(
             assert (await slow.get("first", pattern(100_000, 1), edge=("0", "2"))).wrong is None
             times = Times()
             for turn in range(rounds):
-                start = 2 * turn * count
-                await produce(LocalSide(tx), [start], start + 2 * count)
+                start, middle = 2 * turn * count, (2 * turn + 1) * count
+                await produce(LocalSide(tx), [start], middle)
                 times.alone += await _away(steady, start, count)
+                await produce(LocalSide(tx), [middle], middle + count)
                 gets = await _under_way(tx, slow)
                 with _stopped(bad):
                     refused = asyncio.create_task(_no_room(tx, bad))
-                    times.beside += await _away(steady, start + count, count)
+                    times.beside += await _away(steady, middle, count)
                     await refused
                 for got in await asyncio.gather(*gets):
                     assert got.wrong is None

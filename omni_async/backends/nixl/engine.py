@@ -23,9 +23,6 @@ from ._native import NAME, Agent
 from .contact import AgentWord, Contact, MemoryWord, Target, read_agent, read_target
 from .writing import Writing
 
-SLOW = 0.5e9
-"""Bytes a second: a write that takes longer than so, and a moment more, is asked about now and then only."""
-MOMENT = 0.002
 POST = 8 << 20
 """Bytes that the vendor is handed at a time: where the kernel copies, it takes a millisecond or two, in which no
 other write can begin."""
@@ -111,25 +108,21 @@ class NixlEngine(Engine):
         check_moves(wanted, regions, (region for region, _ in self._own.values()), NAME)
         if not wanted:
             return
-        # All at once, so that nothing stands still between them, and all ends are awaited: one that fails
-        # must not leave the others writing.
         posts = [self._post(contact, batch, regions) for batch in batches(wanted, POST)]
-        ends = await asyncio.gather(*posts, return_exceptions=True)
-        for end in ends:
-            if isinstance(end, EngineFault):
-                raise EngineFault(
-                    f"the engine could not write {_nbytes(wanted):,} bytes to {contact.name}: {end}; "
-                    "NIXL_LOG_LEVEL=WARNING shows its own words",
-                    status=end.status,
-                    backend=NAME,
-                    peer=contact.name,
-                )
-            if end is not None:
-                raise end
+        try:
+            await self._watch.begin(*posts)
+        except EngineFault as error:
+            raise EngineFault(
+                f"the engine could not write {sum(post.length for post in posts):,} bytes to {contact.name}: "
+                f"{error}; NIXL_LOG_LEVEL=WARNING shows its own words",
+                status=error.status,
+                backend=NAME,
+                peer=contact.name,
+            ) from None
 
     def _post(
         self, contact: Contact, moves: Sequence[Move], regions: dict[int, RemoteRegion]
-    ) -> asyncio.Future[None]:
+    ) -> Writing:
         targets: dict[int, Target] = {move.region: regions[move.region].handle for move in moves}
         starts = {number: (to.address, to.word.device) for number, to in targets.items()}
         here = [(local, nbytes, self._number) for local, _, _, nbytes in moves]
@@ -137,9 +130,7 @@ class NixlEngine(Engine):
             (starts[region][0] + offset, nbytes, starts[region][1])
             for _, region, offset, nbytes in moves
         ]
-        nbytes = _nbytes(moves)
-        writing = Writing(contact, here, targets.values(), there)
-        return self._watch.begin(writing, nbytes / SLOW + MOMENT, length=nbytes)
+        return Writing(contact, here, targets.values(), there)
 
     def close(self) -> None:
         if self._closed:
@@ -153,10 +144,6 @@ class NixlEngine(Engine):
 
     def _in_thread(self, call: Callable[[], None]) -> None:
         self._watch.run(call).add_done_callback(_heard)
-
-
-def _nbytes(moves: Sequence[Move]) -> int:
-    return sum([move.nbytes for move in moves])
 
 
 def _close_all(contacts: Sequence[Contact]) -> None:

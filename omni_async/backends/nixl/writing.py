@@ -1,4 +1,4 @@
-"""One write to a peer, as the engine's thread moves it on.
+"""One post to a peer, a write or a part of it, as the engine's thread moves it on.
 
 In: pieces that were checked, a contact. Out: its end, told to the contact once.
 Never: is called from another thread, or after an error.
@@ -12,6 +12,10 @@ from contextlib import contextmanager
 from ...errors import EngineFault
 from ._native import Place, Transfer
 from .contact import Contact, Target
+
+SLOW = 0.5e9
+"""Bytes a second: a write that takes longer than so, and a moment more, is asked about now and then only."""
+MOMENT = 0.002
 
 
 class Writing:
@@ -29,6 +33,8 @@ class Writing:
         self._contact = contact
         self._pieces = here, targets, there
         self._transfer: Transfer
+        self.length = sum([nbytes for _, nbytes, _ in here])
+        self.eager = self.length / SLOW + MOMENT
 
     def prepare(self) -> None:
         """Have the vendor make the transfer, and learn what it does not know yet."""
