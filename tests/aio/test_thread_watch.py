@@ -148,7 +148,7 @@ async def test_what_is_short_goes_before_what_is_long() -> None:
 async def test_what_is_long_gets_through_beside_what_is_short() -> None:
     """Endless short ones, one after the other, do not hold it up for ever."""
     watch = ThreadWatch("test")
-    begun, overtaken = 0, 0
+    begun = 0
     over = asyncio.Event()
     length = 100
 
